@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from koordra.api import names
+from koordra.api import names, objects
 from koordra.api.claims import ResourceClaim
 from koordra.api.objects import Fields, Object
 from koordra.compat.dialect import charges
@@ -50,6 +50,47 @@ def dialect_of(template: str) -> str:
     """The dialect in the name of a template; "" for a name of another kind."""
     found = TEMPLATE_NAME.fullmatch(template)
     return found[1] if found else ""
+
+
+def charged_as(pod: Fields) -> Object:
+    """As much of a pod's spec as quotas look at, in bounded size: the entries that name templates of ours,
+    and what scopes ask. Nothing of a pod that is charged to none."""
+    spec = objects.spec_of(pod)
+    entries = [one for one in spec.get("resourceClaims") or () if dialect_of(_template(one))]
+    if not entries:
+        return {}
+    found: Object = {
+        name: spec[name] for name in ("activeDeadlineSeconds", "priorityClassName") if name in spec
+    }
+    if crosses_namespaces(pod):
+        found["affinity"] = _CROSSING
+    named = [{name: one[name] for name in ("name", "resourceClaimTemplateName")} for one in entries]
+    return {**found, "resourceClaims": named}
+
+
+def _template(entry: object) -> str:
+    return str(entry.get("resourceClaimTemplateName") or "") if isinstance(entry, Mapping) else ""
+
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_CROSSING: Final[Object] = {"podAffinity": {_REQUIRED: [{"namespaceSelector": {}}]}}
+"""What stands for any affinity that looks at pods of other namespaces."""
+
+
+def crosses_namespaces(pod: Fields) -> bool:
+    """Whether the pod's affinity looks at pods of other namespaces (scope CrossNamespacePodAffinity)."""
+    return any(
+        term.get("namespaces") or term.get("namespaceSelector") is not None for term in _affinity_terms(pod)
+    )
+
+
+def _affinity_terms(pod: Fields) -> Iterator[Fields]:
+    affinity = objects.spec_of(pod).get("affinity") or {}
+    for kind in ("podAffinity", "podAntiAffinity"):
+        said = affinity.get(kind) or {}
+        yield from said.get(_REQUIRED) or ()
+        for weighted in said.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
+            yield weighted.get("podAffinityTerm") or {}
 
 
 def amounts(dialect: str, spec: Fields, settings: Settings) -> Amounts:

@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from koordra.api.kinds import PODS, RESOURCE_CLAIMS
+from koordra.api.kinds import DEVICE_HOLDS, PODS, RESOURCE_CLAIMS
 from koordra.controller.allocation.leftover_store import LeftoverStore
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Informers
@@ -259,6 +259,7 @@ def _term(
                 partial(latency.observe, PODS),
             ],
             RESOURCE_CLAIMS: [partial(latency.observe, RESOURCE_CLAIMS)],
+            DEVICE_HOLDS: [legacy.on_hold] if legacy else [],
         },
     )
     latency.begin_term()

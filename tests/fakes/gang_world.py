@@ -320,9 +320,12 @@ class GangWorld(World):
         """Seats may be taken for somebody more urgent, as far as the controller knows."""
         before = self.held_seats()
         answer = request()
-        for key in before - self.held_seats():
-            if key in self.kept and urgent > self.kept[key].priority:
+        after = self.held_seats()
+        for key in before.keys() & self.kept.keys():
+            if key not in after and urgent > self.kept[key].priority:
                 del self.kept[key]
+            elif after.get(key, before[key]) != before[key]:
+                self.kept[key].cards = after[key]  # another place is held for it now
         return answer
 
     def most_urgent(self, sender: Controller) -> int:
@@ -333,9 +336,12 @@ class GangWorld(World):
             (pod["spec"].get("priority", 0) for pod in pods if not pod["spec"].get("nodeName")), default=0
         )
 
-    def held_seats(self) -> set[tuple[str, str]]:
+    def held_seats(self) -> dict[tuple[str, str], dict[tuple[str, str], int]]:
+        """By job and index, GiB by card."""
         return {
-            (seat["name"].partition("/")[0], seat["name"].rpartition("/")[2])
+            (seat["name"].partition("/")[0], seat["name"].rpartition("/")[2]): use_of(
+                [{"status": {"allocation": {"devices": {"results": seat["devices"]}}}}]
+            )
             for hold in self.api.table(DEVICE_HOLDS).values()
             for seat in hold["spec"]["seats"]
             if seat.get("until")

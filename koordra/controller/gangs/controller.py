@@ -30,6 +30,7 @@ from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.eviction import GangRestarts, evicted_with, spare_members
 from koordra.controller.gangs.expected.awaiting import Awaiting
+from koordra.controller.gangs.expected.seat_exchange import SeatExchange
 from koordra.controller.gangs.live.writes import LiveFiles
 from koordra.controller.gangs.member_placement import ExcludedFor
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
@@ -62,22 +63,15 @@ class GangController:
         self.ungating = UngateTracker()
         self.reservation = GangReservation(starves_after=starves_after)
         self._gang_index = GangIndex(context.cache, self.ungating)
-        self._events = GangEvents(context)
-        self.holds = DeviceHolds(context, self._gang_index)
+        self._events = reporter = GangEvents(context)
+        self.holds = holds = DeviceHolds(context, self._gang_index)
         self._awaiting = Awaiting.of_context(context)
         self._live = LiveFiles(context)
         self.restarts = GangRestarts(context, self._events, self.holds)
         self._planner = GangPlanner(
-            context,
-            placer,
-            excluded,
-            unfit,
-            self._events,
-            self.reservation,
-            self.holds,
-            self._schedule,
-            spared,
+            context, placer, excluded, unfit, reporter, self.reservation, holds, self._schedule, spared
         )
+        self._exchange = SeatExchange(context, placer, excluded, unfit, holds, reporter)
         self.all: dict[str, Gang] = {}
         self.statuses: dict[str, GangStatus] = {}
         self._alone: dict[str, GangStatus] = {}
@@ -266,10 +260,11 @@ class GangController:
     def begin(
         self, epoch: int, *, touched: Iterable[str], concerns: tuple[object, ...]
     ) -> list[tuple[Urgency, Gang]]:
-        """The planning step begins: the gangs that `consider` is to be called for, and their places in the
-        order. `epoch` as the cache's inventory has it; `touched`: pods that other nodes are left out for;
-        `concerns`: what concerns everybody that waits."""
+        """The planning step begins: held seats that do not do are exchanged. The gangs that `consider` is to
+        be called for, and their places in the order. `epoch` as the cache's inventory has it; `touched`: pods
+        that other nodes are left out for; `concerns`: what concerns everybody that waits."""
         cache, now = self._context.cache, self._context.clock()
+        self._exchange.step(self.all, epoch)
         self._planner.epoch = epoch + self._spare_version
         seen = (concerns, self._spare_version, self.reservation.version)
         if seen != self._seen:

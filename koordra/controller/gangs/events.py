@@ -9,6 +9,8 @@ GangGrows           members above the least got devices
 GangBelowMinMember  members lost their place after the start, and what happens if they find none
 GangRestarted       its members were evicted, so that they start together again
 GangShrunk          members above the least were evicted for another gang
+GangSeatExchanged   what is held for a lost member is another place now, and why
+GangSeatUnfit       what is held for a lost member does not do any more, and there is no other place
 
 Told once per gang and text, and again after LONGEST_PAUSE when only figures changed; on MOST_REPORTED members
 at most.
@@ -45,6 +47,8 @@ GROWS: Final = "GangGrows"
 BELOW_MIN_MEMBER: Final = "GangBelowMinMember"
 RESTARTED: Final = "GangRestarted"
 SHRUNK: Final = "GangShrunk"
+SEAT_EXCHANGED: Final = "GangSeatExchanged"
+SEAT_UNFIT: Final = "GangSeatUnfit"
 
 OF_PHASE: Final = {
     GangPhase.GATHERING: GATHERING,
@@ -55,7 +59,7 @@ OF_PHASE: Final = {
 LASTING: Final = frozenset(OF_PHASE.values())
 """States, which are told when they are news; the others are told when they happen."""
 
-_QUIET: Final = frozenset({STARTS, GROWS, GATHERING})
+_QUIET: Final = frozenset({STARTS, GROWS, GATHERING, SEAT_EXCHANGED})
 PAUSE: Final = 15.0
 MOST_REPORTED: Final = 32
 

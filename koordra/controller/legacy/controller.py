@@ -18,7 +18,8 @@ from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RE
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import Informers
 from koordra.controller.cache.pod_index import PodClaims, is_bound, is_living, may_be_planned
-from koordra.controller.legacy.quota import Gangs, beyond, bounded, overdrawn
+from koordra.controller.legacy.held_seats import Held, HeldSeats
+from koordra.controller.legacy.quota import Charge, CountOf, Gangs, beyond, bounded, in_scope, overdrawn
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates, lost_templates, unused
 from koordra.controller.legacy.usage import QuotaUsage, QuotaWatch, legacy_entries
@@ -47,8 +48,8 @@ LOST: Final = "LegacyTemplateLost"
 
 
 class LegacyController:
-    """Makes templates again, deletes unused ones, counts quotas. `on_pod` follows the term's watch of pods;
-    `wake` is called when a quota has changed."""
+    """Makes templates again, deletes unused ones, counts quotas. `on_pod` and `on_hold` follow the term's
+    watches of pods and DeviceHolds; `wake` is called when a quota has changed."""
 
     _caches: Informers
 
@@ -68,6 +69,7 @@ class LegacyController:
         self._since = time.monotonic()
         self._changed = threading.Event()
         self._usage = QuotaUsage(settings.compat, clock=time.monotonic)
+        self._seats = HeldSeats(self._usage.known)
         self._quotas = QuotaWatch(client, wake=wake)
         self._templates = WatchCache(client, RESOURCE_CLAIM_TEMPLATES, on_change=self._on_template)
         self._missed: dict[tuple[str, str], float] = {}
@@ -128,16 +130,29 @@ class LegacyController:
             claim=lambda where, name: self._caches.get(RESOURCE_CLAIMS, f"{where}/{name}"),
         )
         late = {objects.uid(one.pod): "" for one in waiting if not self._usage.has_observed(one.pod)}
-        if not any(overdrawn(quota, self._usage.counted) for quota in quotas):
+        held_seats = self._held_seats(namespace)
+        if not any(overdrawn(quota, self._counting(held_seats.charges)) for quota in quotas):
             return late
         planned = {objects.name(one.pod): objects.uid(one.pod) for one in waiting if may_be_planned(one)}
-        charges = self._usage.charges(namespace)
+        charges, served = self._usage.charges(namespace) | held_seats.charges, served | held_seats.back
         others = charges.keys() - planned.keys() - served
         served |= {name for name in others if self._has_devices(f"{namespace}/{name}")}
         counted = {name: charge for name, charge in charges.items() if name in served or name in planned}
         gang_of = {name: gangs[uid] for name, uid in planned.items() if uid in gangs}
         held = beyond(quotas, counted, served=served, gangs=gang_of)
         return late | {planned[name]: text for name, text in held.items()}
+
+    def _held_seats(self, namespace: str) -> Held:
+        return self._seats.charges(namespace, self._usage.charges(namespace))
+
+    def _counting(self, held_seats: Mapping[str, Charge]) -> CountOf:
+        """With these beside the pods."""
+
+        def counted(quota: Object, name: str) -> int:
+            held = [one.amounts.get(name) or 0 for one in held_seats.values() if in_scope(quota, one.pod)]
+            return self._usage.counted(quota, name) + sum(held)
+
+        return counted
 
     def _has_devices(self, key: str) -> bool:
         """Of a pod of which no claim waits for devices. One without a node has none, for want of a claim or
@@ -153,7 +168,7 @@ class LegacyController:
         classes = {objects.name(one): one for one in self._caches.objects(DEVICE_CLASSES)}
         self._recreate(pods, {objects.key(one): one for one in templates}, classes)
         grace = self._settings.grace
-        for template in unused(pods, templates, now=time.time(), grace=grace):
+        for template in unused([*pods, *self._seats.pods()], templates, now=time.time(), grace=grace):
             self._delete(template)
         self._report_quotas()
         return 0.5 if self._missed else min(PERIOD, max(grace / 4, 0.5))
@@ -161,7 +176,8 @@ class LegacyController:
     def _report_quotas(self) -> None:
         before, self._over = self._over, {}
         for quota in self._quotas.all():
-            key, text = objects.key(quota), overdrawn(quota, self._usage.counted)
+            key, held_seats = objects.key(quota), self._held_seats(objects.namespace(quota))
+            text = overdrawn(quota, self._counting(held_seats.charges))
             if text and before.get(key) != text:
                 self._report(ClaimEvent(QUOTA_EXCEEDED, cut(text), (quota,)))
             self._over[key] = text
@@ -212,6 +228,11 @@ class LegacyController:
         if legacy_entries(pod):
             self._usage.on_pod(event, pod)
             self._changed.set()
+
+    def on_hold(self, event: str, hold: Object, /) -> None:
+        """Listener of the watch of DeviceHolds."""
+        self._seats.on_hold(event, hold)
+        self._changed.set()
 
     def _on_template(self, event: str, template: Object, /) -> None:
         self._usage.on_template(event, template)

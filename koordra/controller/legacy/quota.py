@@ -35,13 +35,13 @@ nodes kube-scheduler gives out devices and knows nothing of these quotas: there 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from koordra.api import objects
 from koordra.api.objects import Fields, Object
-from koordra.compat.quota_charges import Amounts, is_in_bytes
+from koordra.compat.quota_charges import Amounts, crosses_namespaces, is_in_bytes
 from koordra.errors import InvalidQuantity
 from koordra.quantity import canonical, to_int
 
@@ -147,21 +147,9 @@ def _in(scope: str, pod: Fields) -> bool:
         "Terminating": ends,
         "NotTerminating": not ends,
         "PriorityClass": bool(spec.get("priorityClassName")),
-        "CrossNamespacePodAffinity": any(
-            term.get("namespaces") or term.get("namespaceSelector") is not None
-            for term in _affinity_terms(pod)
-        ),
+        "CrossNamespacePodAffinity": crosses_namespaces(pod),
     }
     return known.get(scope, True)
-
-
-def _affinity_terms(pod: Fields) -> Iterator[Fields]:
-    affinity = objects.spec_of(pod).get("affinity") or {}
-    for kind in ("podAffinity", "podAntiAffinity"):
-        said = affinity.get(kind) or {}
-        yield from said.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
-        for weighted in said.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
-            yield weighted.get("podAffinityTerm") or {}
 
 
 def _matches(one: Fields, pod: Fields) -> bool:

@@ -204,6 +204,11 @@ class QuotaUsage:
         known = self._amounts.get(name)
         return amounts(dialect_of(name), spec, self._settings) if known is None else known
 
+    def known(self, template: str) -> Amounts | None:
+        """What a template that was learned amounts to."""
+        with self._lock:
+            return self._amounts.get(template)
+
     def counted(self, quota: Object, name: str) -> int:
         """What the namespace's pods, admitted ones among them, add up to in what a quota counts."""
         with self._lock:

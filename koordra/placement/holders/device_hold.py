@@ -6,7 +6,7 @@
     spec.seconds      for how long a seat is held once nobody has it
     spec.seats[]      `name` (role and index, empty where there is none), `node`, `devices` (results as an
                       allocation has them), `pod` and `claims` that have or had them, `until`, `givenUp`,
-                      `heldBefore`
+                      `heldBefore`, `chargedAs`
 
 A seat without `until` is in use: its claims take what it takes. One with `until` is held, and counts like an
 allocated claim for everything that reads the index: placements, explanations, figures, plans. Who a hold is
@@ -16,7 +16,7 @@ for is placed as if it were not there (`ClusterIndex.release`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from koordra.allocator.explain.rejection import HELD_FOR
@@ -34,7 +34,7 @@ HOLD: Final = "DeviceHold"
 class Seat:
     """`pod`: uid of who has it, or had it last; `claims`: name and uid of those with the devices. `until`:
     RFC 3339 in UTC, empty while it is in use. `given_up`: it is not held once nobody has it.
-    `before`: until when it was held, before who has it now."""
+    `before`: until when it was held, before who has it now. `charged`: what quotas look at of the pod."""
 
     name: str
     node: str
@@ -44,6 +44,7 @@ class Seat:
     until: str = ""
     given_up: bool = False
     before: str = ""
+    charged: Fields = field(default_factory=dict)
 
     @classmethod
     def read(cls, said: Fields) -> Seat:
@@ -56,6 +57,7 @@ class Seat:
             str(said.get("until") or ""),
             said.get("givenUp") is True,
             str(said.get("heldBefore") or ""),
+            charged if isinstance(charged := said.get("chargedAs"), Mapping) else {},
         )
 
     @property
@@ -78,6 +80,7 @@ class Seat:
             **({"until": self.until} if self.until else {}),
             **({"givenUp": True} if self.given_up else {}),
             **({"heldBefore": self.before} if self.before else {}),
+            **({"chargedAs": dict(self.charged)} if self.charged else {}),
         }
 
     def held(self, until: str) -> Seat:

@@ -5,4 +5,5 @@ job_pods      those pods, as the job's operator makes them, and which of them it
               have started. Pure
 job_reader    the objects, and the claim templates of their pods, read as they are needed
 leader_first  who goes before the others are made, and the places that are kept for these. Pure
+seat_exchange places that are held for lost members, and do not do any more, are held elsewhere
 """

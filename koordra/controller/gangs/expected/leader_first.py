@@ -90,7 +90,7 @@ def coming(gang: Gang, now: float, known: Known = NOTHING) -> Coming:
     if at > now or not samples:
         return Coming(at=None if at == _NEVER or not samples else at)
     places = _places(samples)
-    found = tuple(_to_come(*next(places), number) for number in range(1, short + 1))
+    found = tuple(to_come(*next(places), number) for number in range(1, short + 1))
     return Coming(found, like=samples[0].key)
 
 
@@ -223,9 +223,10 @@ def _places(samples: Sequence[Member]) -> Iterator[tuple[Member, MemberIndex | N
                 yield member, member.index and member.index.at(number)
 
 
-def _to_come(like: Member, index: MemberIndex | None, number: int) -> Member:
-    """A member like this one, with claims like its own."""
-    pod = _renamed(like.pod, f"-to-come-{number}")
+def to_come(like: Member, index: MemberIndex | None, number: int) -> Member:
+    """A member like this one, with claims like its own, that is nowhere yet."""
+    spec = {name: value for name, value in objects.spec_of(like.pod).items() if name != "nodeName"}
+    pod = {**_renamed(like.pod, f"-to-come-{number}"), "spec": spec}
     return Member(pod, _copies(like, pod), index)
 
 

@@ -7,6 +7,7 @@
     release   those places, if the leaders do not go after all
     give_up   before members are evicted for others, or to start anew
     take      for somebody more urgent
+    exchange  for another place, where one does not do any more (expected/seat_exchange)
 
 One object has up to MOST_SEATS seats, and a gang as many objects as it needs. Each write names the version
 that it changes. Where the API server refuses, nothing is held for the gang, and it starts all the same.
@@ -22,16 +23,15 @@ from typing import Final, NamedTuple
 from koordra.api import objects
 from koordra.api.kinds import DEVICE_HOLDS, RESOURCE_CLAIMS
 from koordra.api.objects import Fields, Object
-from koordra.api.tables import BoundedCache, DueKeys, set_or_drop
+from koordra.api.tables import DueKeys, set_or_drop
 from koordra.controller.allocation.pass_context import REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.writes import WriteOutcome, WriteResult
 from koordra.controller.gangs.membership import Gang, GangIndex, Member
 from koordra.controller.gangs.seats.hold_object import after, held_keys, object_name, seconds_until
-from koordra.controller.gangs.seats.job_owner import LOOK_AGAIN, is_over, job_of
+from koordra.controller.gangs.seats.job_owner import JobOwners
 from koordra.controller.gangs.seats.recorded import (
     Kept,
     Now,
-    controller_of,
     gang_of_owner,
     held_for,
     kept_of,
@@ -90,10 +90,7 @@ class DeviceHolds:
         self._due = DueKeys()
         self._deadlines: dict[str, dict[tuple[str, str], float]] = {}
         """By gang, and by pod and `until` of a seat: when the hold ends by the monotonic clock."""
-        self._jobs = BoundedCache[str, Fields | None](4096)
-        """By uid of a pod's controller."""
-        self._looked: dict[str, float] = {}
-        """By gang for which something is held: when its owner is looked at again."""
+        self._owners = JobOwners(context)
         self._of_claim: dict[str, str] = {}
         """By uid of a claim that a seat's devices belong to: its gang."""
         context.cache.listen(DEVICE_HOLDS, self._on_hold, replay=True)
@@ -150,6 +147,17 @@ class DeviceHolds:
             if seat.until
         ]
 
+    def held(self) -> list[HeldSeat]:
+        """All that nobody has."""
+        return [HeldSeat(hold, seat) for hold in self._holding.values() for seat in hold.seats if seat.until]
+
+    def exchange(self, held: HeldSeat, seat: Seat) -> None:
+        """Hold this one in its place. Raises ApiUnreachable."""
+        hold = held.hold
+        log.info("held_seat_exchanged", hold=hold.key, seat=seat.name, node=seat.node, before=held.node)
+        kept = tuple(seat if one is held.seat else one for one in hold.seats)
+        self._change(replace(hold, seats=kept), hold)
+
     def seats_for(self, gang: Gang, members: Iterable[Member]) -> dict[str, KeptSeat]:
         """By member key: of each that has one held for it."""
         holds = sorted(self._of_gang.get(gang.key, {}).items())
@@ -173,7 +181,7 @@ class DeviceHolds:
         holds = [hold for _, hold in sorted(self._of_gang.get(key, {}).items())]
         had = [] if gang is None or not gang.terms.hold else seats_of(gang, starting=starting)
         if not holds:
-            self._looked.pop(key, None)
+            self._owners.forget(key)
         if not holds and not had:
             return
         recorded = [seat for hold in holds for seat in hold.seats]
@@ -184,9 +192,11 @@ class DeviceHolds:
             for at, (seat, old) in enumerate(zip(became, recorded, strict=True))
             if seat and seat.until and not old.until
         ]
-        if any(seat and seat.until for seat in became) and self._makes_no_pods(key, holds[0], now=bool(lost)):
-            became = [None if seat and seat.until else seat for seat in became]
-        elif lost:
+        if any(seat and seat.until for seat in became):
+            if self._owners.make_no_pods(key, holds[0].obj, look=bool(lost)):
+                became = [None if seat and seat.until else seat for seat in became]
+            self._due.add(self._owners.look_at(key), key)
+        if lost:
             self._due.add(self._context.clock(), key)  # the next pass works out when that ends
         if not seconds:
             became = [None] * len(recorded)
@@ -298,7 +308,7 @@ class DeviceHolds:
         if now < self._refused_until:
             self._due.add(self._refused_until, gang.key)
             return False
-        owner = self._job_of(gang)
+        owner = self._owners.job_of(gang)
         if owner is None:
             return False
         metadata = {
@@ -324,30 +334,3 @@ class DeviceHolds:
             log.warning("hold_not_written", gang=gang, error=written.message)
             self._due.add(self._context.clock() + REFUSED_PAUSE, gang)
         return self._context.settled(written)
-
-    def _makes_no_pods(self, gang: str, hold: DeviceHold, *, now: bool) -> bool:
-        """Whether nobody makes lost members again. `now`: it is looked at once more, whenever that was
-        before."""
-        clock = self._context.clock()
-        if not now and clock < self._looked.get(gang, 0.0):
-            return False
-        self._looked[gang] = clock + LOOK_AGAIN
-        self._due.add(clock + LOOK_AGAIN, gang)
-        owners = objects.metadata(hold.obj).get("ownerReferences") or ()
-        read, namespace = self._context.writer.owner_of, objects.namespace(hold.obj)
-        return any(is_over(owner, namespace, read=read) for owner in owners)
-
-    def _job_of(self, gang: Gang) -> Fields | None:
-        entries = self._context.cache.pod_index.entries
-        for member in gang.members:
-            maker = controller_of(member.pod)
-            if maker is not None:
-                uid = str(maker.get("uid"))
-                if uid not in self._jobs:
-                    self._jobs[uid] = job_of(
-                        member.pod,
-                        read=self._context.writer.owner_of,
-                        pod_of=lambda one: entries[one].pod if one in entries else None,
-                    )
-                return self._jobs[uid]
-        return None

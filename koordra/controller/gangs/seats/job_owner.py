@@ -20,6 +20,9 @@ from typing import Final
 from koordra.api import objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Fields, Object
+from koordra.api.tables import BoundedCache
+from koordra.controller.allocation.pass_context import PassContext
+from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.seats.recorded import controller_of
 
 LOOK_AGAIN: Final = 15.0
@@ -83,3 +86,48 @@ def job_of(pod: Object, *, read: Read, pod_of: Callable[[str], Object | None]) -
         for name in ("apiVersion", "kind", "name", "uid")
         if found is not None and name in found
     }
+
+
+class JobOwners:
+    """Of the gangs that have seats. Not thread-safe."""
+
+    def __init__(self, context: PassContext) -> None:
+        self._context = context
+        self._jobs = BoundedCache[str, Fields | None](4096)
+        """By uid of a pod's controller."""
+        self._look_at: dict[str, float] = {}
+        """By gang for which something is held: when its owner is looked at again."""
+
+    def forget(self, gang: str) -> None:
+        self._look_at.pop(gang, None)
+
+    def look_at(self, gang: str) -> float:
+        """When its owner is to be looked at again."""
+        return self._look_at[gang]
+
+    def make_no_pods(self, gang: str, hold: Fields, *, look: bool) -> bool:
+        """Whether nobody makes lost members again; looked at now and then, and if it is `look`, now. Raises
+        ApiUnreachable."""
+        clock = self._context.clock()
+        if not look and clock < self._look_at.get(gang, 0.0):
+            return False
+        self._look_at[gang] = clock + LOOK_AGAIN
+        owners = objects.metadata(hold).get("ownerReferences") or ()
+        read, namespace = self._context.writer.owner_of, objects.namespace(hold)
+        return any(is_over(owner, namespace, read=read) for owner in owners)
+
+    def job_of(self, gang: Gang) -> Fields | None:
+        """Whom the gang's record belongs to, None where nobody makes its pods. Raises ApiUnreachable."""
+        entries = self._context.cache.pod_index.entries
+        for member in gang.members:
+            maker = controller_of(member.pod)
+            if maker is not None:
+                uid = str(maker.get("uid"))
+                if uid not in self._jobs:
+                    self._jobs[uid] = job_of(
+                        member.pod,
+                        read=self._context.writer.owner_of,
+                        pod_of=lambda one: entries[one].pod if one in entries else None,
+                    )
+                return self._jobs[uid]
+        return None

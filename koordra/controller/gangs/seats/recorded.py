@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from koordra.api import objects
 from koordra.api.objects import Fields, Object
+from koordra.compat.quota_charges import charged_as
 from koordra.controller import claims as claims_of
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.placement.gang import KeptSeat, PlacedMember
@@ -90,6 +91,7 @@ def _seat(member: Member) -> Seat | None:
             for claim in made
             for result in claims_of.results(claim)
         ),
+        charged=charged_as(member.pod),
     )
 
 
@@ -128,7 +130,8 @@ def seat_to_come(member: Member, placed: PlacedMember) -> Seat:
         for result in placed.allocations[key]["devices"]["results"]
     ]
     devices = tuple({name: result[name] for name in _KEPT if name in result} for result in results)
-    return Seat(seat_name(member) or objects.name(member.pod), placed.node, "", (), devices)
+    name = seat_name(member) or objects.name(member.pod)
+    return Seat(name, placed.node, "", (), devices, charged=charged_as(member.pod))
 
 
 def renewed(recorded: Sequence[Seat], had: Sequence[Seat], now: Now) -> tuple[list[Seat | None], list[Seat]]:

@@ -1,0 +1,175 @@
+"""Held seats that do not do any more are exchanged at once, not only when who they are for comes back.
+
+    its node is gone, cordoned or tainted, one of its devices is     another place is looked for, for a member
+    gone, ill or tainted, or it is full by now                       like the one that was lost, beside those
+                                                                     that live: in the domains that the gang,
+                                                                     its role and its slice require, and close
+                                                                     to them as they prefer
+    there is one                                                     the hold moves there: one write
+    there is none                                                    told, and looked for again when room is
+                                                                     made; it is kept until its time is over,
+                                                                     and serves again if its node recovers
+
+What a lost member asked went with it. So it is read from a living one that stands in the same row of the job
+(`MemberIndex.row`); where none lives, the seat is exchanged when the next one comes (placement/gang).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from koordra.allocator.devices.pools import PublishedDevice
+from koordra.allocator.predicates import unsuitable
+from koordra.allocator.reasons import ClaimRefused
+from koordra.api.devices import DeviceID
+from koordra.controller.allocation.pass_context import PassContext
+from koordra.controller.allocation.placer import Placer
+from koordra.controller.gangs import events
+from koordra.controller.gangs.declared.member_index import MemberIndex
+from koordra.controller.gangs.events import GangEvents
+from koordra.controller.gangs.expected.leader_first import made_claims, to_come
+from koordra.controller.gangs.member_placement import ExcludedFor, PlacementRequest, request_for
+from koordra.controller.gangs.membership import Gang, Member
+from koordra.controller.gangs.phase import GangPhase, GangStatus
+from koordra.controller.gangs.seats.device_holds import DeviceHolds, HeldSeat
+from koordra.controller.gangs.seats.recorded import gang_of_owner, seat_to_come
+from koordra.effort import counted, is_spent
+from koordra.placement.gang import GangPlaced
+from koordra.placement.holders.device_hold import Seat
+from koordra.placement.index import NodeInfo
+
+MOST_STEPS: Final = 20_000
+"""Steps that all of it may cost a pass."""
+SELECTORS: Final = 500_000
+
+
+@dataclass(slots=True)
+class SeatExchange:
+    """Not thread-safe. `unfit`: where a group cannot run, `excluded`: and where it may not for now."""
+
+    context: PassContext
+    placer: Placer
+    excluded: ExcludedFor
+    unfit: ExcludedFor
+    holds: DeviceHolds
+    reporter: GangEvents
+    _sound: dict[str, int] = field(default_factory=dict)
+    """By uid of a held seat that does: what its node was like then."""
+    _tried: dict[str, object] = field(default_factory=dict)
+    """By uid of one that does not, and found no place: on which basis."""
+    _told: dict[str, str] = field(default_factory=dict)
+    """By uid of such a one: what was told of it."""
+    _last: str = ""
+
+    def step(self, gangs: Mapping[str, Gang], epoch: int) -> None:
+        """`epoch` goes up when room was made. Where a pass ends in the middle, the next one goes on there.
+        Raises ApiUnreachable."""
+        held = {one.uid: one for one in self.holds.held()}
+        for table in (self._sound, self._tried, self._told):
+            for uid in table.keys() - held.keys():
+                del table[uid]
+        doubtful = sorted(uid for uid, one in held.items() if self._is_doubtful(one, epoch))
+        with counted(selectors=SELECTORS, steps=MOST_STEPS):
+            for uid in sorted(doubtful, key=lambda uid: (uid <= self._last, uid)):
+                if is_spent():
+                    self.context.wake(self.context.clock() + 1.0)
+                    return
+                self._last = uid
+                gang = gangs.get(gang_of_owner(held[uid].hold.owner))
+                if gang is not None:
+                    self._look_at(gang, held[uid], epoch)
+
+    def _is_doubtful(self, one: HeldSeat, epoch: int) -> bool:
+        state = self._state_of(one)
+        return self._sound.get(one.uid) != state and self._tried.get(one.uid) != (state, epoch)
+
+    def _state_of(self, one: HeldSeat) -> int:
+        info = self.placer.nodes.get(one.node)
+        return -1 if info is None else info.generation
+
+    def _look_at(self, gang: Gang, one: HeldSeat, epoch: int) -> None:
+        like = _like(gang, one.seat)
+        if like is None:
+            return
+        member, index = like
+        asked = to_come(member, index, 1)
+        status = GangStatus(GangPhase.GROWING, coming=(asked,))
+        request = request_for(
+            gang,
+            status,
+            self.placer,
+            excluded=self.excluded,
+            seats={},
+            unfit=self.unfit,
+            fabrics=self.context.cache.fabrics,
+        )
+        why = self._why_not(one, asked, request)
+        if not why:
+            self._sound[one.uid] = self._state_of(one)
+            return
+        answer = request.place(without=frozenset({one.uid}))
+        who = f"the place of {one.seat.name or 'a lost member'}"
+        if isinstance(answer, GangPlaced):
+            found = seat_to_come(asked, answer.members[0])
+            self.holds.exchange(one, replace(one.seat, node=found.node, devices=found.devices, claims=()))
+            text = f"{who} is held on node {found.node} now, not on {one.node}: {why}"
+            self.reporter.report(gang, events.SEAT_EXCHANGED, text)
+            return
+        self._tried[one.uid] = self._state_of(one), epoch
+        stays = f"it is held until {one.seat.until}, and exchanged as soon as there is one"
+        text = f"{who} on node {one.node} does not do: {why}; there is no other ({answer.text}): {stays}"
+        if self._told.get(one.uid) != text:
+            self._told[one.uid] = text
+            self.reporter.report(gang, events.SEAT_UNFIT, text)
+
+    def _why_not(self, one: HeldSeat, asked: Member, request: PlacementRequest) -> str:
+        """Why the seat does not do for the member; empty where it does, or nobody can tell."""
+        info = self.placer.nodes.get(one.node)
+        if info is None:
+            return f"node {one.node} is gone"
+        kept_off = self.unfit(request.groups[asked.key]).get(one.node)
+        if kept_off is not None:
+            return kept_off.detail
+        (member,) = request.asked.members
+        if member.group.missing:
+            return ""
+        try:
+            offer = self.placer.engine.offer_of(
+                member.group, one.node, one.seat.device_ids, without=frozenset({one.uid})
+            )
+        except ClaimRefused:
+            return ""
+        return "" if offer is not None else _trouble(info, one.seat, asked)
+
+
+def _like(gang: Gang, seat: Seat) -> tuple[Member, MemberIndex | None] | None:
+    """A member that asks what the seat's did, and the position of the seat; None where none lives."""
+    number = seat.name.rpartition("/")[2]
+    for member in gang.members:
+        if not made_claims(member):
+            continue
+        index = member.index
+        if index is None and (not seat.name or not seat.pod):
+            return member, None
+        if index is not None and number.isdecimal() and str(at := index.at(int(number))) == seat.name:
+            return member, at
+    return None
+
+
+def _trouble(info: NodeInfo, seat: Seat, asked: Member) -> str:
+    """What is the matter with it, in words."""
+    if found := "; ".join(map(str, unsuitable(info.node, asked.pod, taken=info.load))):
+        return found
+    there = {one.id: one for pool in info.pools for one in pool.devices}
+    return "; ".join(_of_devices(seat, there)) or "its devices do not do any more"
+
+
+def _of_devices(seat: Seat, there: Mapping[DeviceID, PublishedDevice]) -> Iterator[str]:
+    for device in sorted(seat.device_ids):
+        published = there.get(device)
+        if published is None:
+            yield f"{device.pool}/{device.device} is not published any more"
+        elif published.taints:
+            yield f"{device.pool}/{device.device} is tainted ({', '.join(map(str, published.taints))})"

@@ -1,0 +1,177 @@
+"""A held seat that does not do any more is exchanged before its pod comes, in the domain of its gang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from koordra.api import objects
+from koordra.api.kinds import NODES, RESOURCE_SLICES
+from koordra.api.objects import Object
+from koordra.controller.gangs.declared.annotations import GANG_TOPOLOGY
+from koordra.controller.gangs.events import SEAT_EXCHANGED, SEAT_UNFIT
+from tests.fakes.joint_cluster import JointCluster
+from tests.fakes.kube_api import Killed, Write
+from tests.unit.gangs.test_seats import Jobs, holds
+
+ZONE = "topology.kubernetes.io/zone"
+
+
+class Seats:
+    """A gang of two on nodes of their own, and a node to spare; `lost`: where the member that is lost was."""
+
+    def __init__(self, *, zones: str = "", gpus: int = 2) -> None:
+        self.cluster = JointCluster(nodes=len(zones) or 3, gpus=gpus)
+        for number, zone in enumerate(zones):
+            self.label(f"n{number}", zone)
+        self.cluster.start_again()
+        self.jobs = Jobs(self.cluster)
+        self.terms = {GANG_TOPOLOGY: "zone"} if zones else {}
+        self.pods = self.jobs.start("train", 2, count=gpus, terms=self.terms)
+        self.lost = self.jobs.devices(self.pods[1])[0].partition("/")[0]
+        self.gpus = gpus
+
+    def label(self, node: str, zone: str) -> None:
+        self.cluster.api.edit(NODES, node, lambda one: one["metadata"]["labels"].update({ZONE: zone}))
+
+    def lose(self) -> None:
+        self.jobs.lose(self.pods[1])
+        self.cluster.settle()
+
+    def node(self) -> str:
+        """Where the lost member's seat is held."""
+        (found,) = [one for hold in holds(self.cluster) for one in hold["spec"]["seats"] if one.get("until")]
+        assert {device["pool"] for device in found["devices"]} == {found["node"]}
+        return str(found["node"])
+
+    def told(self, reason: str) -> list[str]:
+        return [one.message for one in self.cluster.told if one.reason == reason]
+
+    def comes(self) -> list[str]:
+        again = self.jobs.make("train", 1, least=2, count=self.gpus, terms=self.terms)
+        self.cluster.settle()
+        return self.jobs.devices(again)
+
+
+def taint(cluster: JointCluster, node: str) -> None:
+    def ill(one: Object) -> None:
+        one["spec"]["devices"][0]["taints"].append({"key": "gpu-xid-79", "effect": "NoExecute"})
+
+    cluster.api.edit(RESOURCE_SLICES, f"{node}-koordra", ill)
+
+
+def cordon(cluster: JointCluster, node: str) -> None:
+    cluster.api.edit(NODES, node, lambda one: one["spec"].update(unschedulable=True))
+
+
+def remove(cluster: JointCluster, node: str) -> None:
+    cluster.api.delete(NODES, node)
+    cluster.api.delete(RESOURCE_SLICES, f"{node}-koordra")
+
+
+def unpublish(cluster: JointCluster, node: str) -> None:
+    cluster.api.edit(RESOURCE_SLICES, f"{node}-koordra", lambda one: one["spec"]["devices"].pop(0))
+
+
+TROUBLE = {
+    "tainted": (taint, "gpu-0 is tainted (gpu-xid-79:NoExecute)"),
+    "cordoned": (cordon, "unschedulable"),
+    "gone": (remove, "is gone"),
+    "a device less": (unpublish, "gpu-0 is not published any more"),
+}
+
+
+@pytest.mark.parametrize("what", TROUBLE)
+@pytest.mark.parametrize("first", [False, True], ids=["after the loss", "before the loss"])
+def test_the_hold_moves_before_anybody_comes(what: str, *, first: bool) -> None:
+    seats, (trouble, words) = Seats(), TROUBLE[what]
+    if first:
+        trouble(seats.cluster, seats.lost)
+        seats.cluster.settle()
+    seats.lose()
+    if not first:
+        assert seats.node() == seats.lost
+        trouble(seats.cluster, seats.lost)
+    seats.cluster.settle()
+    spare = seats.node()
+    assert spare != seats.lost
+    (said,) = set(seats.told(SEAT_EXCHANGED))
+    assert f"the place of train/1 is held on node {spare} now, not on {seats.lost}: " in said
+    assert words in said
+    seats.cluster.claim("single")
+    seats.cluster.pod("single", "single", gates=["koordra.io/joint-allocation"])
+    seats.cluster.settle()
+    assert seats.cluster.node_of("single") != spare
+    assert seats.comes() == [f"{spare}/gpu-0", f"{spare}/gpu-1"]
+
+
+def test_a_seat_that_does_is_left_alone() -> None:
+    seats = Seats()
+    seats.lose()
+    taint(seats.cluster, next(name for name in ("n0", "n1", "n2") if name != seats.lost))
+    seats.cluster.settle()
+    assert seats.node() == seats.lost
+    assert not seats.told(SEAT_EXCHANGED)
+
+
+def test_the_domain_that_is_required_is_kept_and_what_lacks_is_told() -> None:
+    """n0 and n1 are in one zone with the gang, n2 in another, and comes to theirs later."""
+    seats = Seats(zones="aab")
+    seats.lose()
+    taint(seats.cluster, seats.lost)
+    for _ in range(3):
+        seats.cluster.settle()
+        assert seats.node() == seats.lost
+    (said,) = seats.told(SEAT_UNFIT)
+    assert f"the place of train/1 on node {seats.lost} does not do: {seats.lost}/gpu-0 is tainted" in said
+    assert "there is no other (" in said
+    assert "it is held until 2026-11-21T" in said
+    seats.label("n2", "a")
+    seats.cluster.settle()
+    assert seats.node() == "n2"
+    assert seats.comes() == ["n2/gpu-0", "n2/gpu-1"]
+
+
+def test_a_seat_whose_device_recovers_serves_again() -> None:
+    seats = Seats(zones="aab")
+    seats.lose()
+    taint(seats.cluster, seats.lost)
+    seats.cluster.settle()
+    seats.cluster.api.edit(
+        RESOURCE_SLICES, f"{seats.lost}-koordra", lambda one: one["spec"]["devices"][0]["taints"].pop()
+    )
+    seats.cluster.settle()
+    assert seats.comes() == [f"{seats.lost}/gpu-0", f"{seats.lost}/gpu-1"]
+
+
+def test_where_nobody_lives_who_asks_the_same_the_seat_stays() -> None:
+    seats = Seats()
+    seats.jobs.lose(*seats.pods)
+    taint(seats.cluster, seats.lost)
+    seats.cluster.settle()
+    assert seats.lost in {one["node"] for hold in holds(seats.cluster) for one in hold["spec"]["seats"]}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_killed_at_the_exchange_the_next_one_goes_on(*, after: bool) -> None:
+    seats = Seats()
+    seats.lose()
+    cluster = seats.cluster
+    taint(cluster, seats.lost)
+
+    def dies(write: Write) -> None:
+        if write.kind == "deviceholds":
+            raise Killed
+
+    setattr(cluster.api, "after" if after else "before", dies)
+    with pytest.raises(Killed):
+        cluster.settle()
+    nothing: Callable[[Write], None] = lambda _write: None  # noqa: E731
+    cluster.api.before = cluster.api.after = nothing
+    cluster.start_again()
+    cluster.settle()
+    spare = seats.node()
+    assert spare != seats.lost
+    assert seats.comes() == [f"{spare}/gpu-0", f"{spare}/gpu-1"]
+    assert objects.name(cluster.api.get(NODES, spare)) == spare
