@@ -55,8 +55,8 @@ from koordra.controller.elastic.claims import (
 )
 from koordra.controller.reconcile.reconcile_loop import Caches, ReconcileLoop
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
+from koordra.controller.resource_class.expansion import NAME_TAKEN
 from koordra.controller.resource_class.reconcile import (
-    NAME_TAKEN,
     apply_device_class,
     foreign_finalizers,
     merged,

@@ -1,5 +1,6 @@
 """ResourceClass (koordra.io/v1alpha1) -> DeviceClass, kept that way.
 
+    expansion   the same for manifests that were never applied, and the selectors' check
     reconcile   every ResourceClass against the DeviceClass that it means, after any change in the leader's
                 term; conditions; suitableNodes: which nodes a pod's classes leave, as node affinity
 

@@ -38,12 +38,11 @@ from koordra.api.resource_class import (
     CONFIG_MAPS,
     RESOURCE_CLASSES,
     ClassRefused,
-    device_class,
     driver_of,
 )
-from koordra.cel.selectors import admission_error
 from koordra.controller import claims as claims_of
 from koordra.controller.reconcile.reconcile_loop import Caches, ReconcileLoop
+from koordra.controller.resource_class.expansion import meant_by, name_taken
 from koordra.errors import (
     ApiUnreachable,
     Conflict,
@@ -60,7 +59,6 @@ from koordra.logs import get_logger
 log = get_logger(__name__)
 
 READY: Final = "Ready"
-NAME_TAKEN: Final = "NameTaken"
 NODES_HONOURED: Final = "NodesHonoured"
 LONGEST_MESSAGE: Final = 32768
 
@@ -100,10 +98,7 @@ class ClassReconciler:
         name = objects.name(obj)
         current = device_classes.get(name)
         try:
-            wanted = device_class(
-                obj, lookup=partial(self._find, parameters), own_namespace=self.own_namespace
-            )
-            self._check_selectors(wanted)
+            wanted = meant_by(obj, lookup=partial(self._find, parameters), own_namespace=self.own_namespace)
             apply_device_class(self.client, wanted, current, obj)
             condition = ready("True", "Reconciled", f"DeviceClass {name} is as this class says")
         except ClassRefused as refused:
@@ -121,19 +116,6 @@ class ClassReconciler:
         except NotFound:
             return None
 
-    def _check_selectors(self, wanted: Object) -> None:
-        for entry in wanted["spec"]["selectors"]:
-            expression = entry["cel"]["expression"]
-            problem = admission_error(expression)
-            if problem is not None:
-                raise ClassRefused(
-                    "InvalidSelector",
-                    f"{expression[:200]!r} is no selector: {problem}",
-                    object=f"ResourceClass {objects.name(wanted)}",
-                    field="selectors",
-                    remedy="correct the expression, or the filter of the parameters that it comes from",
-                )
-
 
 def apply_device_class(client: KubeClient, wanted: Object, current: Object | None, obj: Object) -> None:
     """Makes the DeviceClass of `obj` what it means. Raises ClassRefused, and ApiError where it has changed
@@ -143,13 +125,7 @@ def apply_device_class(client: KubeClient, wanted: Object, current: Object | Non
             client.create(DEVICE_CLASSES, wanted)
             log.info("device_class_created", device_class=objects.name(wanted))
         elif not owns(obj, current):
-            raise ClassRefused(
-                NAME_TAKEN,
-                f"there is a DeviceClass {objects.name(wanted)} that does not belong to this class",
-                object=objects.describe(obj),
-                field="metadata.name",
-                remedy="delete that DeviceClass, or choose another name",
-            )
+            raise name_taken(obj)
         elif (changed := merged(wanted, current)) is not None:
             client.update(DEVICE_CLASSES, changed)
             log.info("device_class_put_right", device_class=objects.name(wanted))
