@@ -307,7 +307,7 @@ class GangController:
     def _within_quota(self, key: str) -> GangStatus:
         """Without the members beyond a quota, who are told."""
         status, beyond_quota = self.statuses[key], self._beyond_quota()
-        free = within_quota(status, beyond_quota)
+        free = within_quota(self.all[key], status, beyond_quota)
         if free is not status:
             why = events.tell_beyond_quota(status.plan, beyond_quota, context=self._context)
             reason = events.OF_PHASE.get(status.phase)

@@ -72,6 +72,7 @@ class GangRestarts:
         if key in self._restarting:
             return self._go_on(gang, now)
         running = sum(member.is_bound for member in committed) + gang.others
+        running += sum(member.is_held and member.is_placed for member in gang.members)  # their turn comes
         placed = any(claims_of.is_allocated(claim) for member in committed for claim in member.ours)
         holding = placed or (any(member.is_bound for member in committed) and not may_go_first(gang))
         if (
@@ -174,8 +175,16 @@ def beyond_least(gang: Gang) -> tuple[Member, ...]:
     if gang.terms.disruption.mode is DisruptionMode.ALL or not gang.committed:
         return ()
     running = [one for one in gang.members if one.is_bound and not gang.is_without_claims(one)]
-    kept = max(0, (gang.terms.least or len(running)) - gang.others)
-    return tuple(running[kept:])
+    most = len(running) - max(0, (gang.terms.least or len(running)) - gang.others)
+    needed = {role: sum(one.uid in role.pods for one in running) - role.least for role in gang.terms.roles}
+    found: list[Member] = []
+    for member in running[::-1]:
+        roles = [role for role in needed if member.uid in role.pods]
+        if len(found) < most and all(needed[role] > 0 for role in roles):
+            found.append(member)
+            for role in roles:
+                needed[role] -= 1
+    return tuple(found[::-1])
 
 
 def evicted_with(gang: Gang) -> dict[str, tuple[Object, ...]]:

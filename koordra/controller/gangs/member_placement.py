@@ -15,9 +15,10 @@ the fabric.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.gangs.declared.parts import fabric_request
 from koordra.controller.gangs.live.ranks import known_ranks
 from koordra.controller.gangs.membership import Gang, Member
-from koordra.controller.gangs.phase import GangStatus, places
+from koordra.controller.gangs.phase import GangPhase, GangStatus, places
 from koordra.effort import is_spent
 from koordra.errors import PlanError, SelectorsCostTooMuch
 from koordra.placement import gang as placement
@@ -64,15 +65,18 @@ class PlacementRequest:
         if is_spent():
             return placement.GangUndecided(len(self.asked.fixed), _SPENT, {})
         with self.placer.overlay(without) if without else nullcontext():
-            try:
-                answer = placement.place_in_seats(self.asked, self.seats, self.placer.engine, budget=budget)
-            except SelectorsCostTooMuch as error:
-                return placement.GangUndecided(len(self.asked.fixed), str(error), {})
-            except PlanError as error:  # a taint rule that cannot be read concerns everybody
-                return placement.GangUnsatisfiable(len(self.asked.fixed), str(error), {})
-            if isinstance(answer, placement.GangPlaced) and self._is_obstructed(answer):
-                return self._one_by_one(answer)
-            return answer
+            return placement.with_least_of_each(self.asked, partial(self._place, budget=budget))
+
+    def _place(self, asked: placement.GangRequest, *, budget: int) -> placement.GangAnswer:
+        try:
+            answer = placement.place_in_seats(asked, self.seats, self.placer.engine, budget=budget)
+        except SelectorsCostTooMuch as error:
+            return placement.GangUndecided(len(self.asked.fixed), str(error), {})
+        except PlanError as error:  # a taint rule that cannot be read concerns everybody
+            return placement.GangUnsatisfiable(len(self.asked.fixed), str(error), {})
+        if isinstance(answer, placement.GangPlaced) and self._is_obstructed(answer):
+            return self._one_by_one(asked, answer)
+        return answer
 
     def without(self, gone: frozenset[str]) -> placement.GangAnswer:
         return self.place(without=gone)
@@ -89,10 +93,11 @@ class PlacementRequest:
                 self._assume(group, placed.allocations)
         return False
 
-    def _one_by_one(self, together: placement.GangPlaced) -> placement.GangAnswer:
+    def _one_by_one(
+        self, gang: placement.GangRequest, together: placement.GangPlaced
+    ) -> placement.GangAnswer:
         """Each group where it fits best beside those before it; those that ask the most first. Another domain
         than that of the answer `together` might have room: what is not found so is not known."""
-        gang = self.asked
         homes = placement.homes_of(gang, together, self.placer.engine.index)
         undecided = homes is not None
         chosen: dict[str, GroupPlacement] = {}
@@ -208,8 +213,23 @@ def request_for(
         preferred=fabric.preferred,
         parts=fabric.parts,
         levels=fabric.levels,
+        least_of=() if is_shared else _least_of(gang, status, {one.key for one in fixed}),
     )
     return PlacementRequest(gang, status, asked, groups, excluded, placer, fitting)
+
+
+def _least_of(gang: Gang, status: GangStatus, fixed: Container[str]) -> tuple[placement.LeastOf, ...]:
+    """Of roles that have too few; where members are placed one by one, none has."""
+    if status.phase is GangPhase.GROWING:
+        return ()
+    have = {member.uid for member in gang.members if member.key in fixed}
+    asking = (*status.plan, *status.coming)
+    found = []
+    for role in gang.terms.roles:
+        inside = frozenset(member.key for member in asking if member.uid in role.pods)
+        if least := min(role.lacks(have), len(inside)):
+            found.append(placement.LeastOf(role.name, inside, least))
+    return tuple(found)
 
 
 def _positions(members: Iterable[Member]) -> dict[str, int]:

@@ -33,7 +33,9 @@ from koordra.controller.cache.pod_index import PodClaims, PodEntry
 from koordra.controller.gangs.declared.annotations import COMMITTED
 from koordra.controller.gangs.declared.gang_ref import GangRef, Source, gang_of
 from koordra.controller.gangs.declared.member_index import MemberIndex, member_indexes
+from koordra.controller.gangs.declared.roles import ended_role
 from koordra.controller.gangs.declared.terms import Terms, terms_of
+from koordra.controller.gangs.declared.topology_terms import role_of_pod
 from koordra.controller.gangs.declared.workload_kind import JOBSET_UID
 from koordra.placement.request.claim_groups import Urgency, urgency
 
@@ -94,7 +96,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """`members` by their positions in their job, then by urgency; `done` members have finished well;
+    """`members` by their positions in their job, then by urgency; `done` members have finished well, which
+    roles these had, where that matters, says `ended`;
     `coming` are those that do not exist yet, and without whom the others start (expected/), some of them
     taken to ask what `coming_like` asks.
 
@@ -105,6 +108,7 @@ class Gang:
     terms: Terms
     members: tuple[Member, ...]
     done: int = 0
+    ended: frozenset[str] = frozenset()
     coming: tuple[Member, ...] = ()
     coming_like: str = ""
     kept: int = 0
@@ -287,7 +291,10 @@ class GangIndex:
         if ref.source is not Source.KOORDRA and not any(member.concerns_koordra for member in members):
             return None
         terms = terms_of(ref, living, self.cache.pod_groups)
-        return None if terms is None else Gang(ref, terms, members, _done(pods, living))
+        if terms is None:
+            return None
+        ended = [role_of_pod(pod) for pod in pods if _ended_well(pod)] if terms.order else []
+        return Gang(ref, terms, members, _done(pods, living), frozenset(map(ended_role, ended)))
 
     def _member(self, pod: Object, index: MemberIndex | None) -> Member:
         entry = self.cache.pod_index.entries.get(objects.uid(pod))
@@ -316,7 +323,11 @@ def _done(pods: Iterable[Object], living: Iterable[Object]) -> int:
     its group counts, or a launcher that came without its gate. Nobody makes them again, so the others would
     wait for ever."""
     jobs = {job for pod in living if (job := _job(pod))}
-    return sum(objects.status_of(pod).get("phase") == "Succeeded" and _job(pod) in jobs for pod in pods)
+    return sum(_ended_well(pod) and _job(pod) in jobs for pod in pods)
+
+
+def _ended_well(pod: Object) -> bool:
+    return objects.status_of(pod).get("phase") == "Succeeded"
 
 
 def _job(pod: Mapping[str, Any]) -> str:

@@ -26,8 +26,9 @@ Committed (a gate was lifted, or a member has its node):
     Growing              the least are there, others wait            planned one by one, after everybody else
     Whole                nobody waits                                nothing
 
-Where members come only after their leader has started (leader_first), they are planned with it, and count as
-placed while places are held for them.
+Where roles start one after the other (koordra.io/gang-start-after) all have their devices, and gates are
+lifted as those before are Ready. Where members are made only after others have started (expected/), they are
+planned with these, and count as placed while places are held for them.
 
 A gang holds devices across passes only when Ready (all of the least are written) or committed. So of two
 gangs that do not fit together one is whole and the other has nothing. What is left is a gang that lost
@@ -47,6 +48,7 @@ from typing import TYPE_CHECKING, Final
 
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.cache.pod_index import is_ready
 from koordra.controller.claims import Users
 from koordra.controller.gangs.declared.annotations import GANG_BY
 from koordra.controller.gangs.declared.gang_by import WHOLE
@@ -134,14 +136,18 @@ def statuses_of(
     return found
 
 
-def within_quota(status: GangStatus, beyond_quota: Mapping[str, str]) -> GangStatus:
-    """Without the members that a quota holds (by uid, with the words); nobody where they are too few, or
-    where some are not counted yet."""
+def within_quota(gang: Gang, status: GangStatus, beyond_quota: Mapping[str, str]) -> GangStatus:
+    """Without the members that a quota holds (by uid, with the words); nobody where they are too few, of the
+    gang or of a role, or where some are not counted yet."""
     words = [beyond_quota.get(member.uid) for member in status.plan]
     if all(why is None for why in words):
         return status
     free = tuple(member for member, why in zip(status.plan, words, strict=True) if why is None)
-    return replace(status, plan=() if "" in words or len(free) < status.needed else free)
+    held = frozenset(member.uid for member in status.plan) - {member.uid for member in free}
+    few = len(free) < status.needed or any(
+        role.lacks({member.uid for member in gang.members} - held) for role in gang.terms.roles
+    )
+    return replace(status, plan=() if "" in words or few else free)
 
 
 def _uncommitted(gang: Gang, nodes: Collection[str], users: Users, idle: frozenset[str]) -> GangStatus:
@@ -151,37 +157,75 @@ def _uncommitted(gang: Gang, nodes: Collection[str], users: Users, idle: frozens
         return GangStatus(GangPhase.REFUSED, give_back=touched, release=bool(gang.unused), why=why)
     ready = tuple(member for member in gang.held if member.may_be_planned)
     least, others, coming = gang.terms.least, gang.others, gang.coming
-    if least is None or len(ready) + others + len(coming) < least:
-        why, release = _lacking(gang, len(ready) + others), bool(gang.unused)
+    short = _short_role(gang, (*ready, *coming))
+    if least is None or len(ready) + others + len(coming) < least or short:
+        why, release = _lacking(gang, len(ready) + others, short), bool(gang.unused)
         return GangStatus(GangPhase.GATHERING, give_back=touched, release=release, why=why)
     placed = tuple(member for member in ready if member.is_placed)
     lost = sorted(node for member in placed for node in places(member) if node not in nodes)
     have = len(placed) + others
     have += max(gang.kept, min(gang.unused, least - have)) if placed else 0
-    if have >= least and not lost and (touched or len(placed) == len(ready)):
-        return GangStatus(GangPhase.READY, ungate=placed)
+    enough = have >= least and not _short_role(gang, (*placed, *coming))
+    if enough and not lost and (touched or len(placed) == len(ready)):
+        return GangStatus(GangPhase.READY, ungate=_startable(gang, placed))
     if touched or gang.unused:
         why = f"node {lost[0]} is gone" if lost else "not all of its members could be written"
         release = bool(gang.unused)
         return GangStatus(GangPhase.PARTIALLY_ALLOCATED, give_back=touched, release=release, why=why)
-    plan, needed = _at_most(gang, ready, others), max(1, least - others - len(coming))
+    plan, needed = _at_most(gang, ready, others, ()), max(1, least - others - len(coming))
     return GangStatus(GangPhase.WAITING, plan=plan, needed=needed, coming=coming)
 
 
 def _committed(gang: Gang) -> GangStatus:
     committed = gang.committed
-    ungate = tuple(member for member in gang.held if member.may_be_planned and member.is_placed)
+    placed = tuple(member for member in gang.held if member.may_be_planned and member.is_placed)
     waiting = [
         member for member in (*committed, *gang.held) if member.may_be_planned and not member.is_placed
     ]
-    running = sum(1 for member in committed if member.is_bound or member.is_placed)
-    present, least = running + len(ungate) + gang.others, gang.terms.least or 0
-    plan = _at_most(gang, waiting, present)
-    if present < least and waiting:
-        return GangStatus(GangPhase.BELOW_MIN_MEMBER, ungate=ungate, plan=plan, needed=least - present)
+    have = [*(member for member in committed if member.is_bound or member.is_placed), *placed]
+    present, least, ungate = len(have) + gang.others, gang.terms.least or 0, _startable(gang, placed)
+    plan = _at_most(gang, waiting, present, have)
+    needed = max(least - present, _missing_in_roles(gang, have, plan))
+    if needed > 0 and waiting:
+        return GangStatus(GangPhase.BELOW_MIN_MEMBER, ungate=ungate, plan=plan, needed=needed)
     if plan:
         return GangStatus(GangPhase.GROWING, ungate=ungate, plan=plan, needed=1)
     return GangStatus(GangPhase.WHOLE, ungate=ungate)
+
+
+def _startable(gang: Gang, placed: tuple[Member, ...]) -> tuple[Member, ...]:
+    """Those of them whose turn has come: of the roles that they start after somebody is Ready, or has ended
+    well, and everybody who has devices; or others of their own have started."""
+    order = gang.terms.order
+    if not order:
+        return placed
+    ready = gang.ended | {member.uid for member in gang.members if is_ready(member.pod)}
+    without = {member.uid for member in gang.members if not (member.is_committed or member.is_placed)}
+    started = {order[member.uid] for member in gang.committed if member.uid in order}
+    may = {
+        before: before in started or (before <= ready | without and not before.isdisjoint(ready))
+        for before in {order[member.uid] for member in placed if member.uid in order}
+    }
+    return tuple(member for member in placed if member.uid not in order or may[order[member.uid]])
+
+
+def _short_role(gang: Gang, have: Sequence[Member]) -> str:
+    """What the first role that has too few of these lacks."""
+    if not gang.terms.roles:
+        return ""
+    uids = {member.uid for member in have}
+    for role in gang.terms.roles:
+        if missing := role.lacks(uids):
+            return f"of role {role.name} {role.least - missing} of {role.least} members"
+    return ""
+
+
+def _missing_in_roles(gang: Gang, have: Sequence[Member], plan: Sequence[Member]) -> int:
+    """Of those who are planned, how many the roles need that have too few."""
+    if not gang.terms.roles:
+        return 0
+    uids, coming = {member.uid for member in have}, {member.uid for member in plan}
+    return sum(min(role.lacks(uids), len(role.pods & coming)) for role in gang.terms.roles)
 
 
 def takeable(gang: Gang, users: Users, idle: frozenset[str] = frozenset()) -> tuple[Object, ...]:
@@ -196,10 +240,19 @@ def places(member: Member) -> set[str]:
     return {node for claim in member.ours if (node := claims_of.node_of(claim)) is not None}
 
 
-def _at_most(gang: Gang, members: Sequence[Member], others: int) -> tuple[Member, ...]:
+def _at_most(
+    gang: Gang, members: Sequence[Member], present: int, have: Sequence[Member]
+) -> tuple[Member, ...]:
+    """As many as the gang and each role may have beside those that it has."""
+    for role in gang.terms.roles:
+        if role.most is not None:
+            left = max(0, role.most - sum(member.uid in role.pods for member in have))
+            inside = [member for member in members if member.uid in role.pods]
+            beyond = {member.uid for member in inside[left:]}
+            members = [member for member in members if member.uid not in beyond]
     if gang.terms.most is None:
         return tuple(members)
-    return tuple(members[: max(0, gang.terms.most - others)])
+    return tuple(members[: max(0, gang.terms.most - present)])
 
 
 def _refused_because(gang: Gang) -> str:
@@ -215,7 +268,7 @@ def _refused_because(gang: Gang) -> str:
     )
 
 
-def _lacking(gang: Gang, count: int) -> str:
+def _lacking(gang: Gang, count: int, short: str) -> str:
     least = gang.terms.least
     if least is None:
         return f"how many members it needs is not known: there is no pod group {gang.ref.key}"
@@ -225,7 +278,8 @@ def _lacking(gang: Gang, count: int) -> str:
     apart = (
         f"; its replicas are gangs of their own ({GANG_BY}: {WHOLE} joins them)" if gang.ref.replica else ""
     )
-    return f"{count} of {least} members are there{waiting}{apart}{_comes_late(gang)}"
+    there = f"{count} of {least} members are there" + (f", {short}" if short else "")
+    return f"{there}{waiting}{apart}{_comes_late(gang)}"
 
 
 def _comes_late(gang: Gang) -> str:

@@ -17,11 +17,13 @@ Every file imports only earlier ones:
     rank_assignment      who gets which rank, and what members are told
     place                the way from a gang to its answer
     kept_seats           members that come back to what was held for them
+    role_minimums        so many members of each role
 """
 
 from koordra.placement.gang.kept_seats import KeptSeat, place_in_seats
 from koordra.placement.gang.place import place_gang
 from koordra.placement.gang.rank_assignment import gang_members, gpus_of
+from koordra.placement.gang.role_minimums import with_least_of_each
 from koordra.placement.gang.topology.homes import homes_of
 from koordra.placement.gang.types import (
     Fixed,
@@ -32,6 +34,7 @@ from koordra.placement.gang.types import (
     GangUndecided,
     GangUnplaced,
     GangUnsatisfiable,
+    LeastOf,
     NewMember,
     Part,
     PlacedMember,
@@ -48,6 +51,7 @@ __all__ = [
     "GangUnplaced",
     "GangUnsatisfiable",
     "KeptSeat",
+    "LeastOf",
     "NewMember",
     "Part",
     "PlacedMember",
@@ -57,4 +61,5 @@ __all__ = [
     "homes_of",
     "place_gang",
     "place_in_seats",
+    "with_least_of_each",
 ]

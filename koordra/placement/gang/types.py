@@ -84,11 +84,20 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class LeastOf:
+    """Of these new members, by key, at least so many are placed, or nobody is."""
+
+    name: str
+    members: frozenset[str]
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
 class GangRequest:
     """`minimum` counts fixed members too; the most that is wanted is all members. `required` names a level of
     the fabric (or one of its node labels): all members, the fixed ones too, are in one domain of it.
     `preferred`: in one domain of that level if there is such a way, else of the next wider. `parts` have
-    levels of their own. `levels` are the cluster's."""
+    levels of their own. `levels` are the cluster's. `least_of`: what is needed of each role."""
 
     name: str
     members: Sequence[NewMember]
@@ -98,6 +107,7 @@ class GangRequest:
     preferred: str | None = None
     parts: tuple[Part, ...] = ()
     levels: Levels = DISCOVERED
+    least_of: tuple[LeastOf, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,6 +260,21 @@ def test_jobs_of_a_job_set_go_in_their_order_with_all_their_places(said: dict[st
     assert jobs.held() == ({"1/0": 1, "1/1": 1} if went else {})
 
 
+def test_of_those_that_are_made_later_the_next_ones_have_their_places() -> None:
+    jobs = Jobs(gpus=3)
+    roles = [
+        replicated("last", 1, 1, dependsOn=[{"name": "next", "status": "Ready"}]),
+        replicated("next", 1, 1, dependsOn=[{"name": "first", "status": "Ready"}]),
+        replicated("first", 1, 1),
+    ]
+    for role in roles:
+        role["template"]["spec"]["template"] = annotated(template(), 2)
+    jobs.job(job_object.JOBSETS, job("JobSet", "train", {"replicatedJobs": roles}))
+    jobs.make(job_set_job("first", 0, 2, completion=0), least=2)
+    jobs.cluster.settle()
+    assert jobs.held() == {"1/0": 1}
+
+
 def exclusive(body: Object) -> Object:
     """As a JobSet's webhook has it: a follower has no node of its own before its leader has one."""
     said = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "rack"}

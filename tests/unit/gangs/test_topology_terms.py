@@ -266,22 +266,45 @@ def test_volcanos_pod_group_says_tiers_and_subgroups_by_label() -> None:
     ]
 
 
-def test_gangs_that_koordinator_binds_together_are_refused_with_the_way_to_say_it() -> None:
-    def of(groups: str) -> Object:
-        found = pod("w0")
-        name = "gang.scheduling.koordinator.sh/"
-        found["metadata"]["annotations"] = {
-            name + "name": "a",
-            name + "min-available": "1",
-            name + "groups": groups,
-        }
-        return found
+def bound(groups: str, *, name: str = "a", least: str = "1") -> Object:
+    found = pod(f"{name}0")
+    prefix = "gang.scheduling.koordinator.sh/"
+    said = {"name": name, "min-available": least, "groups": groups}
+    found["metadata"]["annotations"] = {prefix + word: text for word, text in said.items()}
+    return found
 
-    assert terms(of('["team/a"]')).problems == ()
-    for groups in ('["team/a", "team/b"]', "a,b"):
-        (problem,) = terms(of(groups)).problems
-        assert "groups binds it to " in problem
-        assert "one koordra.io/gang, with koordra.io/gang-role for each" in problem
+
+@pytest.mark.parametrize(
+    ("groups", "remedy"),
+    [
+        ('["team/a"]', ""),
+        ('["team/a", "team/b"]', ""),
+        ('["a", "b"]', ""),
+        ("a,b", "write a JSON list such as"),
+        ("[1]", "write a JSON list such as"),
+        ('["team/a", "other/b"]', "names b of another namespace"),
+        ('["team/b", "team/c"]', "does not name a, whose pod says so: all of them name all"),
+        (json.dumps([f"team/{number}" for number in range(17)]), "names 17 gangs: 16 at most"),
+    ],
+)
+def test_what_koordinators_groups_may_say(groups: str, remedy: str) -> None:
+    found = terms(bound(groups)).problems
+    assert [remedy in one for one in found] == ([True] if remedy else [])
+
+
+def test_gangs_that_are_bound_to_each_other_are_one_with_a_role_for_each() -> None:
+    both = '["team/a", "team/b"]'
+    pods = [bound(both, least="2"), bound('["team/b", "team/a"]', name="b", least="3")]
+    first, second = map(gang_of, pods)
+    assert first == second
+    assert first is not None
+    assert first.key == "team/a+b (koordinator)"
+    found = terms_of(first, pods, {})
+    assert found is not None
+    assert (found.least, [(role.name, role.least) for role in found.roles]) == (5, [("a", 2), ("b", 3)])
+    lone = gang_of(bound("", name="a+b"))
+    assert lone is not None
+    assert lone.key == "team/a%2Bb (koordinator)"
 
 
 def test_parts_that_cross_are_refused() -> None:

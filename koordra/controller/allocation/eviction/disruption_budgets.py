@@ -11,9 +11,10 @@ from typing import Any
 
 from koordra.api import objects
 from koordra.api.kinds import POD_DISRUPTION_BUDGETS
-from koordra.api.objects import Fields, Object
+from koordra.api.objects import Object
 from koordra.controller.allocation.label_selectors import label_selector_matches
 from koordra.controller.allocation.writes import Api
+from koordra.controller.cache.pod_index import is_ready
 from koordra.errors import ApiError, ApiUnreachable
 
 
@@ -48,7 +49,7 @@ def refusing_budget(pods: Sequence[Object], budgets: Iterable[Mapping[str, Any]]
         if selector is None:
             continue
         covered = [pod for pod in running if label_selector_matches(selector, objects.labels_of(pod))]
-        needed = sum(counts_all or _is_ready(pod) for pod in covered)
+        needed = sum(counts_all or is_ready(pod) for pod in covered)
         allowed = objects.status_of(budget).get("disruptionsAllowed") or 0
         if needed > allowed:
             return (
@@ -59,8 +60,3 @@ def refusing_budget(pods: Sequence[Object], budgets: Iterable[Mapping[str, Any]]
             if first.setdefault(key, name) != name:
                 return f"pod {key} has two PodDisruptionBudgets, {first[key]} and {name}: Kubernetes evicts no such pod"
     return ""
-
-
-def _is_ready(pod: Fields) -> bool:
-    conditions = objects.status_of(pod).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

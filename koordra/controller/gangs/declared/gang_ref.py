@@ -17,15 +17,18 @@ The first of these that a pod carries counts:
     kueue         label kueue.x-k8s.io/pod-group-name                    annotation .../pod-group-total-count
 
 A gang never crosses namespaces: its name is looked up in the pod's own. Where its replicas are gangs of their
-own (gang_by), each is called by the name and what the replica's labels say: `serve:0`.
+own (gang_by), each is called by the name and what the replica's labels say: `serve:0`. Gangs of Koordinator's
+that are bound to each other (`groups`) are one, with a role for each: `a+b`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from koordra.api import objects
 from koordra.controller.gangs.declared.annotations import GANG
@@ -36,6 +39,8 @@ KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
 _COSCHEDULING: Final = "scheduling.x-k8s.io/pod-group"
 COSCHEDULING_OLD: Final = "pod-group.scheduling.sigs.k8s.io"
 _VOLCANO: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+_GROUPS: Final = KOORDINATOR + "groups"
+MOST_JOINED: Final = 16
 KUEUE: Final = "kueue.x-k8s.io/pod-group-"
 
 
@@ -60,20 +65,25 @@ _NAMED_BY: Final = (
 @dataclass(frozen=True, slots=True)
 class GangRef:
     """A pod's word about its gang. `group` as the pod names it; `part`: the group within a Workload of 1.35;
-    `replica`: which of them, where each is a gang of its own."""
+    `replica`: which of them, where each is a gang of its own; `joined`: several groups, none of which starts
+    before all can, of which `group` is the first."""
 
     source: Source
     namespace: str
     group: str
     part: str = ""
     replica: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return self.joined or (self.group,)
 
     @property
     def name(self) -> str:
-        """In its namespace. No two gangs of one source share one: colons that stand in a group's name are
-        written otherwise."""
-        group = self.group.replace("%", "%25").replace(":", "%3A")
-        return ":".join([group, *self.replica])
+        """In its namespace. No two gangs of one source share one: colons and plus signs that stand in a
+        group's name are written otherwise."""
+        return ":".join(["+".join(map(_quoted, self.groups)), *self.replica])
 
     @property
     def key(self) -> str:
@@ -81,6 +91,10 @@ class GangRef:
         gangs."""
         whose = "" if self.source is Source.KOORDRA else f" ({self.source.value})"
         return f"{self.namespace}/{self.name}" + (f"/{self.part}" if self.part else "") + whose
+
+
+def _quoted(group: str) -> str:
+    return group.replace("%", "%25").replace(":", "%3A").replace("+", "%2B")
 
 
 def gang_of(pod: Mapping[str, Any]) -> GangRef | None:
@@ -111,6 +125,45 @@ def group_of(pod: Mapping[str, Any]) -> GangRef | None:
     for source, in_annotations, in_labels in _NAMED_BY:
         named = [annotations.get(name) for name in in_annotations] + [labels.get(name) for name in in_labels]
         found = next(filter(None, named), None)
+        if found and source is Source.KOORDINATOR:
+            joined = joined_groups(annotations.get(KOORDINATOR + "groups", ""), found, where).names
+            return GangRef(source, where, min((found, *joined)), joined=joined)
         if found:
             return GangRef(source, where, found)
     return None
+
+
+class Joined(NamedTuple):
+    """`names` of the groups, in order; none where the pod's own is alone. `problem`: why what is written
+    cannot be meant."""
+
+    names: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@lru_cache(4096)
+def joined_groups(text: str, group: str, namespace: str) -> Joined:
+    """Koordinator's `groups`: a JSON list of `namespace/name`."""
+    if not text:
+        return Joined()
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        return Joined(
+            problem=f'{_GROUPS} is {text[:60]!r}: write a JSON list such as ["{namespace}/a", "{namespace}/b"]'
+        )
+    places = [name.rpartition("/")[::2] for name in found]
+    if elsewhere := [name for place, name in places if place not in ("", namespace)]:
+        return Joined(
+            problem=f"{_GROUPS} names {elsewhere[0][:60]} of another namespace: a gang crosses none"
+        )
+    names = tuple(sorted({name for _, name in places}))
+    if len(names) > MOST_JOINED:
+        return Joined(problem=f"{_GROUPS} names {len(names)} gangs: {MOST_JOINED} at most")
+    if names and group not in names:
+        return Joined(
+            problem=f"{_GROUPS} does not name {group[:60]}, whose pod says so: all of them name all"
+        )
+    return Joined(names if len(names) > 1 else ())

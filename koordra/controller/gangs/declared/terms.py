@@ -11,7 +11,7 @@ A PodGroup that does not exist (yet) is "not known", and the gang waits. A Kuber
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from typing import Any, Final
@@ -37,6 +37,7 @@ from koordra.controller.gangs.declared.gang_ref import (
     GangRef,
     Source,
 )
+from koordra.controller.gangs.declared.roles import RoleTerms, roles_of, start_order
 from koordra.controller.gangs.declared.said import LONGEST_TIMEOUT, Said, seconds_of
 from koordra.controller.gangs.declared.topology_of_others import topology_terms
 from koordra.controller.gangs.declared.topology_terms import ANYWHERE, TopologyTerms
@@ -93,7 +94,7 @@ _LEAST_BY: Final = {
 class Terms:
     """`least`: members that have to be placed before any starts; None while not known. `most`: None is no
     bound. `hold`: for how long what a started gang lost is kept for it, 0 for not at all. `start`: None is as
-    it is known of the workload."""
+    it is known of the workload. `order`: by uid of a pod, those that are Ready before it starts."""
 
     least: int | None
     most: int | None = None
@@ -105,6 +106,8 @@ class Terms:
     hold: float = HOLD
     start: Start | None = None
     disruption: Disruption = NOT_SAID
+    roles: tuple[RoleTerms, ...] = ()
+    order: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def terms_of(
@@ -123,11 +126,12 @@ def terms_of(
     policy = _policy_of(ref, spec)
     if ref.source is Source.KUBERNETES and "basic" in policy and "gang" not in policy:
         return None
-    if len(ref.group) > _LONGEST_NAME:
-        problems.append(f"its name has {len(ref.group)} letters: {_LONGEST_NAME} at most")
-    if " " in ref.group or not ref.group.isprintable():
+    longest = max(ref.groups, key=len)
+    if len(longest) > _LONGEST_NAME:
+        problems.append(f"its name has {len(longest)} letters: {_LONGEST_NAME} at most")
+    if any(" " in group or not group.isprintable() for group in ref.groups):
         problems.append(
-            f"its name {ref.group[:_LONGEST_NAME]!r} has blanks or unprintable signs, which containers could not be told"
+            f"its name {ref.name[:_LONGEST_NAME]!r} has blanks or unprintable signs, which containers could not be told"
         )
     problems.extend(_replica_problems(said.pods, labelled=labelled))
     least = said.number(GANG_MIN)
@@ -142,7 +146,7 @@ def terms_of(
         )
         if least is not None and least > 1 and _launcher_comes(group, said.pods):
             least -= 1
-    if least is None and ref.source in _LEAST_BY:
+    if least is None and ref.source in _LEAST_BY and not ref.joined:
         least = said.number(*_LEAST_BY[ref.source])
     most = said.number(GANG_MAX)
     if most is not None and least is not None and most < least:
@@ -154,6 +158,10 @@ def terms_of(
         timeout = seconds_of(said.text(KOORDINATOR + "waiting-time") or "") or TIMEOUT
     if ref.source is Source.KOORDRA and least is None and not problems:
         problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
+    order = start_order(said.pods, problems, whole=labelled and len(said.pods) >= (least or 1))
+    roles = roles_of(ref, said, spec, order)
+    if any(role.least for role in roles):
+        least = max(least or 0, sum(role.least for role in roles))
     hold, start = _hold(said), said.word(GANG_START, Start)
     topology = topology_terms(ref, said, spec, least=least)
     if topology.least is not None:
@@ -169,6 +177,8 @@ def terms_of(
         hold,
         start,
         disruption_of({} if ref.part or ref.source is not Source.KUBERNETES else spec),
+        roles,
+        order.before,
     )
 
 

@@ -22,15 +22,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from koordra.allocator.predicates import requirement_matches
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import whole_number
-from koordra.controller.gangs.declared.gang_ref import KOORDINATOR, GangRef, Source
+from koordra.controller.gangs.declared.gang_ref import KOORDINATOR, GangRef, Source, joined_groups
 from koordra.controller.gangs.declared.said import Said
 from koordra.controller.gangs.declared.topology_terms import (
+    PartTerms,
     TopologyTerms,
     Wishes,
     by,
@@ -57,8 +59,8 @@ def topology_terms(ref: GangRef, said: Said, spec: Mapping[str, Any], *, least: 
         wishes.add(required=str(level.get("key") or ""))
     _kueue(said.pods, wishes)
     _kai(said, wishes)
-    _koordinator(said, wishes)
-    _no_gang_groups(ref, said)
+    _koordinator(ref, said, wishes)
+    _joined(ref, said)
     _volcano(said, spec if ref.source is Source.VOLCANO else {}, wishes)
     return wishes.terms(said.pods, least=least)
 
@@ -126,44 +128,44 @@ def _kai(said: Said, wishes: Wishes) -> None:
             wishes.parts.append(replace(part, numbered_by=segments.text(KAI + "pod-index-label") or ""))
 
 
-def _koordinator(said: Said, wishes: Wishes) -> None:
-    text = said.text(_GATHER)
-    if text is None:
-        return
-    slices = []
-    for layer in _listed(text, _GATHER, said.problems, key="gatherStrategy"):
+def _koordinator(ref: GangRef, said: Said, wishes: Wishes) -> None:
+    """Of each gang for itself, where several are one."""
+    own = KOORDINATOR + "name"
+    for name, pods in by(
+        said.pods, lambda pod: objects.annotations_of(pod).get(own, "") if ref.joined else ""
+    ).items():
+        text = Said(pods, wishes.problems).text(_GATHER)
+        if text is not None:
+            wishes.parts.append(_gathered(name, pods, text, wishes.problems))
+
+
+def _gathered(name: str, pods: Sequence[Object], text: str, problems: list[str]) -> PartTerms:
+    required, preferred, slices = list[str](), list[str](), list[Slices]()
+    for layer in _listed(text, _GATHER, problems, key="gatherStrategy"):
         word, strategy, multiple = (layer.get(key) for key in ("layer", "strategy", "podCountMultiple"))
         if not word or strategy not in ("MustGather", "PreferGather"):
-            said.problems.append(f"{_GATHER}: write a layer, and MustGather or PreferGather as its strategy")
+            problems.append(f"{_GATHER}: write a layer, and MustGather or PreferGather as its strategy")
             continue
-        levels = (str(word), None) if strategy == "MustGather" else (None, str(word))
-        wishes.add(*levels)
+        must = strategy == "MustGather"
+        (required if must else preferred).append(str(word))
         if isinstance(multiple, int) and multiple > 1:
-            slices.append(Slices(multiple, *levels))
-    layers = checked(tuple(sorted(slices, key=lambda one: -one.size)), _GATHER, said.problems)
-    if layers:
-        wishes.parts.append(part_of("", said.pods, slices=layers))
+            slices.append(Slices(multiple, str(word) if must else None, None if must else str(word)))
+    layers = checked(tuple(sorted(slices, key=lambda one: -one.size)), _GATHER, problems)
+    part = part_of(name, pods, slices=layers)
+    return replace(part, required=tuple(required), preferred=tuple(preferred))
 
 
-def _no_gang_groups(ref: GangRef, said: Said) -> None:
-    """Koordinator's gangs of which none starts before all can: one gang of koordra's."""
-    text = said.text(_GROUPS)
-    if text is None or ref.source is not Source.KOORDINATOR:
+def _joined(ref: GangRef, said: Said) -> None:
+    """What is written of Koordinator's groups of gangs and cannot be meant."""
+    if ref.source is not Source.KOORDINATOR:
         return
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    others = (
-        {str(name).rpartition("/")[2] for name in found} - {ref.group}
-        if isinstance(found, list)
-        else {text[:60]}
-    )
-    if others:
-        said.problems.append(
-            f"{_GROUPS} binds it to {', '.join(sorted(others)[:3])}, and gangs of koordra's start one by one: give the pods of "
-            "all these gangs one koordra.io/gang, with koordra.io/gang-role for each"
-        )
+    told = {
+        (annotations.get(_GROUPS, ""), annotations.get(KOORDINATOR + "name", ref.group))
+        for pod in said.pods
+        if (annotations := objects.annotations_of(pod))
+    }
+    found = (joined_groups(*one, ref.namespace).problem for one in sorted(told))
+    said.problems.extend(islice(filter(None, found), 1))
 
 
 def _volcano(said: Said, spec: Mapping[str, Any], wishes: Wishes) -> None:

@@ -6,7 +6,9 @@ in `topology_of_others`; all that are said count together. Pure.
     gang-topology, -preferred                   the level in one domain of which the whole gang must be, or is
                                                 better
     gang-role                                   which part of the gang the pod is in
-    gang-role-topology, -preferred              the same of that part
+                                                (serve/decode: a role inside of serve)
+    gang-role-topology, -preferred              the same of that part; several levels: of the roles that it is
+                                                inside of, too, the outer first
     gang-slice-size                             the members that say so (of a role) are cut into slices of so
                                                 many; up to three sizes, the outer first: 16,4
     gang-slice-topology, -preferred             a level for each size, may be empty: block,nvlink
@@ -131,18 +133,51 @@ def _cross(part: PartTerms, other: PartTerms) -> bool:
 def own_wishes(said: Said, wishes: Wishes) -> None:
     """By koordra's annotations."""
     wishes.add(said.text(GANG_TOPOLOGY), said.text(GANG_TOPOLOGY_PREFERRED))
-    for role, pods in by(said.pods, _role).items():
+    roles = by(said.pods, _role)
+    levels: dict[str, set[tuple[str | None, str | None]]] = {}
+    slices: dict[str, tuple[Slices, ...]] = {}
+    for role, pods in roles.items():
         own = Said(pods, wishes.problems)
-        required, preferred = (own.text(name) for name in _OF_ROLE)
+        required, preferred = (_by_layer(own, name, role) for name in _OF_ROLE)
         if (required or preferred) and not role:
             wishes.problems.append(
                 f"{GANG_ROLE_TOPOLOGY} without {GANG_ROLE}: name the role that the pods are in"
             )
-        slices = _own_slices(own)
-        if required or preferred or slices:
-            is_role = bool(required or preferred)
-            inside = [pod for pod in pods if is_role or _says(pod, *_OF_SLICES)]
-            wishes.parts.append(part_of(role, inside, required, preferred, slices))
+        for layer in sorted(required.keys() | preferred.keys()):
+            levels.setdefault(layer, set()).add((required.get(layer), preferred.get(layer)))
+        slices[role] = _own_slices(own)
+    for role, said_of in levels.items():
+        if len(said_of) > 1:
+            wishes.problems.append(f"its members disagree about the levels of role {role}")
+        inside = [pod for other in roles if is_inside(other, role) for pod in roles[other]]
+        wishes.parts.append(part_of(role, inside, *min(said_of, key=str), slices.pop(role, ())))
+    for role, layers in slices.items():
+        if layers:
+            inside = [pod for pod in roles[role] if _says(pod, *_OF_SLICES)]
+            wishes.parts.append(part_of(role, inside, slices=layers))
+
+
+def is_inside(role: str, outer: str) -> bool:
+    return role == outer or bool(outer and role.startswith(f"{outer}/"))
+
+
+def _by_layer(said: Said, name: str, role: str) -> dict[str, str]:
+    """Levels of the role and of those that it is inside of (`serve/decode` of `serve`): one level is the
+    role's own, several are the outer first."""
+    text = said.text(name)
+    if text is None:
+        return {}
+    named = role.split("/") if role and "/" in role else [role]
+    levels = [one.strip() for one in text.split(",")]
+    if len(levels) == 1:
+        return {role: levels[0]} if levels[0] else {}
+    if len(levels) != len(named):
+        said.problems.append(
+            f"{name} is {text[:40]!r}: write one level, or one for each of the {len(named)} layers of role {role}"
+        )
+        return {}
+    layers = ["/".join(named[: at + 1]) for at in range(len(named))]
+    return {layer: level for layer, level in zip(layers, levels, strict=True) if level}
 
 
 def _own_slices(said: Said) -> tuple[Slices, ...]:
@@ -209,10 +244,14 @@ def workload_role(pod: Object) -> str:
     return "" if index is None else "/".join(dict.fromkeys(filter(None, (index.role, *index.apart))))
 
 
+def role_of_pod(pod: Object) -> str:
+    """The part that the pod says it is in; else what its workload calls it."""
+    return objects.annotations_of(pod).get(GANG_ROLE, "") or workload_role(pod)
+
+
 def _role(pod: Object) -> str:
-    """The part that the pod says it is in; else, if it says a role's level, what its workload calls it."""
-    named = objects.annotations_of(pod).get(GANG_ROLE, "")
-    return named or (workload_role(pod) if _says(pod, *_OF_ROLE) else "")
+    """Nobody is asked what his workload calls him who says no level of it."""
+    return role_of_pod(pod) if _says(pod, GANG_ROLE, *_OF_ROLE) else ""
 
 
 def _says(pod: Object, *names: str) -> bool:

@@ -1,0 +1,51 @@
+"""Gangs whose roles need so many members each.
+
+Places are looked for without a word on roles. Where that leaves a role with too few, it is asked for the
+least alone: the first members of each role, all of them or none, and as many others as the gang needs beside
+these. So a gang whose roles add up to its least is placed whenever that is possible; others might be with
+other members, and that is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from koordra.placement.gang.types import (
+    GangAnswer,
+    GangPlaced,
+    GangRequest,
+    GangUndecided,
+    GangUnplaced,
+    LeastOf,
+)
+
+
+def with_least_of_each(gang: GangRequest, place: Callable[[GangRequest], GangAnswer]) -> GangAnswer:
+    answer = place(gang)
+    if not isinstance(answer, GangPlaced):
+        return answer
+    short = _short(gang, {one.key for one in answer.members})
+    if short is None:
+        return answer
+    keys = [member.key for member in gang.members]
+    needed = {
+        key for one in gang.least_of for key in [key for key in keys if key in one.members][: one.least]
+    }
+    more = [key for key in keys if key not in needed][: max(0, gang.minimum - len(gang.fixed) - len(needed))]
+    chosen = {*needed, *more}
+    members = [member for member in gang.members if member.key in chosen]
+    again = place(replace(gang, members=members, minimum=len(gang.fixed) + len(members)))
+    if isinstance(again, GangPlaced):
+        return replace(again, left=tuple(key for key in keys if key not in chosen))
+    text = f"role {short.name} needs {short.least} of its {len(short.members)} members: {again.text}"
+    answer_of = GangUndecided if more else type(again)
+    return _unplaced(answer_of, again, text)
+
+
+def _unplaced(answer_of: type[GangUnplaced], again: GangUnplaced, text: str) -> GangUnplaced:
+    return answer_of(again.most, text, again.reasons)
+
+
+def _short(gang: GangRequest, placed: Collection[str]) -> LeastOf | None:
+    return next((one for one in gang.least_of if len(one.members.intersection(placed)) < one.least), None)
