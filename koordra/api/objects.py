@@ -121,6 +121,11 @@ def is_native(obj: Fields, in_native: bool) -> bool:
     return in_native
 
 
+def pod_is_ready(pod: Fields) -> bool:
+    conditions = status_of(pod).get("conditions") or ()
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+
+
 def pod_is_finished(pod: Fields) -> bool:
     """True once no container of the pod can run again (phase Succeeded or Failed)."""
     return status_of(pod).get("phase") in {"Succeeded", "Failed"}

@@ -98,6 +98,13 @@ features = click.option(
     "--features", metavar="GATES", help="Feature gates that are on, joined by '+'. Default: those of 1.37."
 )
 
+topology_levels = click.option(
+    "--topology-levels",
+    default="",
+    help="Levels of the network between nodes, wide to narrow, each with the node label that names its domains: "
+    "row=example.com/row,rack=example.com/rack.  [default: Topology objects, else the labels koordra knows]",
+)
+
 log_level = click.option("--log-level", type=click.Choice(LEVELS), default="info")
 
 

@@ -7,11 +7,13 @@ different spines are two blocks. The node itself is the last level of every path
 
 Which levels there are is the cluster's own matter (`Levels` is a value). Where nobody says, they are these:
 
-    zone     the availability zone
-    core     top-level switches, data hall, HPC island
-    spine    the switches above the blocks
-    block    the nodes below one set of leaf switches (a scalable unit, a rack)
-    nvlink   one NVLink domain (the rack of GB200 and GB300 machines)
+    zone              the availability zone
+    super-core        the switches above the core, where there are such
+    core              top-level switches, data hall, HPC island
+    spine             the switches above the blocks
+    block             the nodes below one set of leaf switches (a scalable unit, a rack)
+    nvlink            one NVLink domain (the rack of GB200 and GB300 machines)
+    nvlink-partition  a part of it, where it is divided
 
 The NVLink domain needs no label: nodes publish the clique that NVML reads with their GPUs, and it counts as a
 label `koordra.io/clique` of the node.
@@ -38,6 +40,7 @@ NVLINK: Final = "nvlink"
 
 LEVELS: Final[Mapping[str, tuple[str, ...]]] = {
     "zone": ("fabric.koordra.io/zone", "topology.kubernetes.io/zone"),
+    "super-core": ("fabric.koordra.io/super-core", "fabric.topograph.run/tier-3"),
     "core": (
         "fabric.koordra.io/core",
         "network.topology.nvidia.com/core",
@@ -70,6 +73,7 @@ LEVELS: Final[Mapping[str, tuple[str, ...]]] = {
         "network.topology.nvidia.com/accelerator",
         "accelerator.topograph.run/domain",
     ),
+    "nvlink-partition": ("fabric.koordra.io/nvlink-partition", "accelerator.topograph.run/sub-domain"),
 }
 """Wide to narrow: the labels of each level, as they are found where nobody says what the levels are. The node
 is always the last and is not among them."""
@@ -130,8 +134,9 @@ class Levels:
         return dict(zip(nodes, zip(*columns, strict=True) if columns else [()] * len(nodes), strict=True))
 
 
+_SPARED: Final = ("block", NVLINK, "nvlink-partition")
 DISCOVERED: Final = Levels(
-    tuple(Level(name, labels, is_spared=name in ("block", NVLINK)) for name, labels in LEVELS.items())
+    tuple(Level(name, labels, is_spared=name in _SPARED) for name, labels in LEVELS.items())
 )
 """What koordra finds by itself."""
 

@@ -24,14 +24,16 @@ from koordra.kube.client import KubeClient
 
 if TYPE_CHECKING:
     from koordra.cli.cluster.whole_cluster import WholeCluster
+    from koordra.topology.network_topology import Levels
 
 
 class Cluster:
     """Asks the controller, and where it does not answer works the answer out from all objects. `found`: those
-    that were read already."""
+    that were read already; `levels`: of the network, as somebody wrote them."""
 
-    def __init__(self, client: KubeClient, found: Listed | None = None) -> None:
+    def __init__(self, client: KubeClient, found: Listed | None = None, levels: Levels | None = None) -> None:
         self._client = client
+        self._levels = levels
         self._found = found
         self._controller = Controller(client) if found is None else None
 
@@ -49,7 +51,7 @@ class Cluster:
     def _objects(self) -> WholeCluster:
         from koordra.cli.cluster.whole_cluster import WholeCluster
 
-        return WholeCluster(self._client, self._found)
+        return WholeCluster(self._client, self._found, self._levels)
 
     def _events_about(self, kind: kinds.Kind, entry: Document) -> str | None:
         chosen = f"involvedObject.uid={entry['uid']}"

@@ -8,7 +8,7 @@ files ─▶ plan() for the claims that wait in them, and the same answers for a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -23,6 +23,9 @@ from koordra.cli.options import Access, Scope, say
 from koordra.cli.output import Document, show_document
 from koordra.controller.explain.question import Subject
 from koordra.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from koordra.topology.network_topology import Levels
 
 _TEXTS: Final[dict[Subject, Callable[..., str]]] = {
     Subject.CLAIM: claim_text,
@@ -39,6 +42,7 @@ _TEXTS: Final[dict[Subject, Callable[..., str]]] = {
 @options.scope
 @options.policy
 @options.features
+@options.topology_levels
 @options.watch
 @options.output("text", "wide", "json", "yaml")
 def explain(
@@ -48,6 +52,7 @@ def explain(
     scope: Scope,
     policy: str,
     features: str | None,
+    topology_levels: str,
     watch: bool,
     output: str,
 ) -> None:
@@ -63,8 +68,10 @@ def explain(
     explained (-A: in every one), of files all in them. The cluster's controller is asked; where it does not
     answer, its next pass is worked out from the objects, without writing: also nodes that are left out after
     a refusal of kube-scheduler, kept free for claims that come first, or barred by ports, spread, volumes and
-    affinity between pods. The newest Event of the controller stands beside it.
+    affinity between pods. The newest Event of the controller stands beside it. --topology-levels
+    are those of that controller, for what is worked out without it.
     """
+    levels = _levels(topology_levels) if topology_levels else None
     if files:
         if watch or scope.selector:
             raise InvalidInput(
@@ -72,7 +79,7 @@ def explain(
             )
         from koordra.cli.cluster.file_answers import of_files
 
-        _show(of_files(files, words, scope, policy=policy, features=features), output)
+        _show(of_files(files, words, scope, policy=policy, features=features, levels=levels), output)
         return
     if policy != names.DEFAULT_POLICY or features:
         text = "go with -f: a cluster's controller has a policy of its own"
@@ -85,10 +92,17 @@ def explain(
 
         moments = followed(client, EVERYTHING)
     for moment in moments:
-        found = of_cluster(client, words, namespace, scope, Cluster(client, moment))
+        found = of_cluster(client, words, namespace, scope, Cluster(client, moment, levels))
         if found != shown:
             _show(found, output, again=shown is not None)
         shown = found
+
+
+def _levels(text: str) -> Levels:
+    """Raises InvalidInput."""
+    from koordra.controller.cache.fabrics import written_levels
+
+    return written_levels(text)
 
 
 def _show(found: Answers, output: str, *, again: bool = False) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 
 from koordra.allocator.explain.telling import lines
 from koordra.allocator.request.templates import applied_uid
 from koordra.api import names, objects
+from koordra.api.kinds import Kind
 from koordra.api.objects import Fields, Object
 from koordra.cli.cluster.admitted import as_admitted
 from koordra.cli.cluster.answers import DEFAULT_NAMESPACE, Answers, nobody, place, question_about
@@ -26,10 +27,17 @@ from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.controller.gangs.phase import GangPhase
 from koordra.errors import NotFound
 from koordra.placement import Plan, plan
+from koordra.topology.network_topology import Levels
 
 
 def of_files(
-    files: Sequence[str], words: Sequence[str], scope: Scope, *, policy: str, features: str | None
+    files: Sequence[str],
+    words: Sequence[str],
+    scope: Scope,
+    *,
+    policy: str,
+    features: str | None,
+    levels: Levels | None = None,
 ) -> Answers:
     """What waits is planned: also claims of which no pod is in the files. Raises InvalidManifest."""
     with progress("reading the files", line=False):
@@ -37,11 +45,17 @@ def of_files(
     for note in (*notes_on(manifests), *unmade_pods(manifests)):
         say(f"koordra: {note}", err=True)
     with progress("planning", line=False):
-        return _answers(manifests, words, scope, policy=policy, features=features)
+        return _answers(manifests, words, scope, policy=policy, features=features, levels=levels)
 
 
 def _answers(
-    manifests: Sequence[Fields], words: Sequence[str], scope: Scope, *, policy: str, features: str | None
+    manifests: Sequence[Fields],
+    words: Sequence[str],
+    scope: Scope,
+    *,
+    policy: str,
+    features: str | None,
+    levels: Levels | None,
 ) -> Answers:
     planned = [
         (Subject.CLAIM, entry)
@@ -51,7 +65,9 @@ def _answers(
 
     @cache
     def view() -> ClusterView:
-        return view_of(tables_of(map(_identified, manifests)), refused={}, now=datetime.now(UTC))
+        now = datetime.now(UTC)
+        tables = tables_of(map(_identified, manifests))
+        return view_of(tables, refused={}, now=now, levels=levels, read=partial(_read, manifests))
 
     if policy == names.DEFAULT_POLICY and features is None:
         planned = _corrected(planned, view, manifests)
@@ -87,6 +103,17 @@ def _answers(
         else:
             found.append((question.subject, _answered(view(), question, manifests)))
     return found
+
+
+def _read(manifests: Iterable[Fields], kind: Kind, name: str, namespace: str) -> Object | None:
+    """A job's object, of whatever version."""
+    wanted = (kind.kind, kind.group, namespace, name)
+    return next((dict(obj) for obj in manifests if _place(obj) == wanted), None)
+
+
+def _place(obj: Fields) -> tuple[str, str, str, str]:
+    group = str(obj.get("apiVersion")).rpartition("/")[0]
+    return str(obj.get("kind")), group, objects.namespace(obj), objects.name(obj)
 
 
 def _answered(view: ClusterView, question: Question, known: Iterable[Fields]) -> Document:

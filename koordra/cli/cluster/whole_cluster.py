@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Final
 
 from koordra.api import kinds
+from koordra.api.objects import Object
 from koordra.cli.cluster.cluster_objects import Listed, Source, latest_events, listed
 from koordra.cli.output import Document
 from koordra.cli.progress import progress
@@ -15,8 +16,10 @@ from koordra.controller.explain.answer import answer
 from koordra.controller.explain.question import Question
 from koordra.controller.explain.view import ClusterView, view_of
 from koordra.controller.reconcile.dry_run import refusals
+from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube.client import KubeClient
 from koordra.process.lifecycle import collect_seldom
+from koordra.topology.network_topology import Levels
 
 EVERYTHING: Final = (
     *(Source(kind) for kind in NEEDED),
@@ -28,10 +31,11 @@ EVERYTHING: Final = (
 class WholeCluster:
     """`found`: the objects, where they were read already."""
 
-    def __init__(self, client: KubeClient, found: Listed | None) -> None:
+    def __init__(self, client: KubeClient, found: Listed | None, levels: Levels | None) -> None:
         collect_seldom()
         self._client = client
         self._found = found
+        self._levels = levels
 
     def answer(self, question: Question) -> tuple[Document, dict[str, str]]:
         """The answer, and what the controller said last in Events, by uid. Raises NotFound."""
@@ -55,4 +59,19 @@ class WholeCluster:
         found, now = self._objects, datetime.now(UTC)
         with progress("taking the objects in", line=False):
             tables = tables_of(obj for objects in found.values() for obj in objects)
-            return view_of(tables, refused=refusals(found[kinds.EVENTS], now), now=now)
+            return view_of(
+                tables,
+                refused=refusals(found[kinds.EVENTS], now),
+                now=now,
+                levels=self._levels,
+                read=self._read,
+            )
+
+    def _read(self, kind: kinds.Kind, name: str, namespace: str) -> Object | None:
+        """A job's object; None where the caller may not read it."""
+        try:
+            return self._client.get(kind, name, namespace=namespace)
+        except ApiUnreachable:
+            raise
+        except ApiError:
+            return None

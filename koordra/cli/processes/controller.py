@@ -51,12 +51,7 @@ if TYPE_CHECKING:
     default=300.0,
     help="Seconds after which a node is kept free for a pod that fits only on an empty one; 0: never.",
 )
-@click.option(
-    "--topology-levels",
-    default="",
-    help="Levels of the network between nodes, wide to narrow, each with the node label that names its domains: "
-    "row=example.com/row,rack=example.com/rack.  [default: Topology objects, else the labels koordra knows]",
-)
+@options.topology_levels
 @options.flag("--preemption", "Evict pods of lower priority where a pod fits nowhere otherwise.")
 @options.flag(
     "--immediate-annotation",

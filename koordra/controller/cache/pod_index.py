@@ -84,11 +84,6 @@ def is_bound(pod: Fields) -> bool:
     return bool(objects.spec_of(pod).get("nodeName"))
 
 
-def is_ready(pod: Fields) -> bool:
-    conditions = objects.status_of(pod).get("conditions") or ()
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
-
-
 def is_living(pod: Fields) -> bool:
     """Neither finished nor being deleted."""
     return not objects.pod_is_finished(pod) and not objects.is_deleting(pod)

@@ -46,9 +46,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.pod_index import is_ready
 from koordra.controller.claims import Users
 from koordra.controller.gangs.declared.annotations import GANG_BY
 from koordra.controller.gangs.declared.gang_by import WHOLE
@@ -199,7 +199,7 @@ def _startable(gang: Gang, placed: tuple[Member, ...]) -> tuple[Member, ...]:
     order = gang.terms.order
     if not order:
         return placed
-    ready = gang.ended | {member.uid for member in gang.members if is_ready(member.pod)}
+    ready = gang.ended | {member.uid for member in gang.members if objects.pod_is_ready(member.pod)}
     without = {member.uid for member in gang.members if not (member.is_committed or member.is_placed)}
     started = {order[member.uid] for member in gang.committed if member.uid in order}
     may = {

@@ -100,7 +100,10 @@ def test_a_level_that_is_not_there_is_told() -> None:
     assert "no node says which nvlink it is in" in nowhere.text
     unknown = answered(objects, GangRequest("job", workers(1, 8), 1, required="rack"))
     assert isinstance(unknown, GangUnsatisfiable)
-    assert "rack is no level of the fabric; levels are zone, core, spine, block, nvlink, node" in unknown.text
+    assert (
+        "rack is no level of the fabric; levels are zone, super-core, core, spine, block, nvlink, nvlink-partition, node"
+        in unknown.text
+    )
 
 
 def test_required_node_is_one_node() -> None:

@@ -14,7 +14,7 @@ from koordra.controller.gangs import events
 from koordra.controller.gangs.declared.annotations import COMMITTED, GANG, GANG_MIN
 from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.controller.gangs.declared.member_index import member_index_of
-from koordra.controller.gangs.expected import job_object, job_reader
+from koordra.controller.gangs.expected import awaiting, job_object
 from koordra.controller.gangs.expected.job_object import job_ref
 from koordra.controller.gangs.expected.job_pods import pods_of
 from tests.fakes.joint_cluster import JointCluster, claim, pod
@@ -161,9 +161,9 @@ def lws_job(policy: str, *, worker: str = "two", least: int = 3, **said: str) ->
     )
 
 
-def member(worker: int) -> Object:
+def member(worker: int, *, size: int = 3) -> Object:
     made = lws(0, worker)
-    made["metadata"]["annotations"][f"{LWS}size"] = "3"
+    made["metadata"]["annotations"][f"{LWS}size"] = str(size)
     return made
 
 
@@ -357,6 +357,29 @@ def test_members_that_come_have_the_level_of_their_own_role() -> None:
     assert len(set(places)) == 1
 
 
+def test_slices_of_those_who_come_are_kept_with_the_leader() -> None:
+    """Leader and three workers in slices of two, each on one node: who comes later has a place in the slice
+    of his number, and a node with one device left is no place for half a slice."""
+    jobs = Jobs(gpus=3)
+    jobs.cluster = cluster_of_nodes((1, 2), jobs.cluster)
+    said = {f"{GANG}-slice-size": "2", f"{GANG}-slice-topology": "node"}
+    body = lws_job("LeaderReady", worker="one", least=4, **said)
+    body["spec"]["leaderWorkerTemplate"]["size"] = 4
+    jobs.job(job_object.LEADER_WORKER_SETS, body)
+    jobs.make(member(0, size=4), least=4, **said)
+    jobs.cluster.settle()
+    assert jobs.went() == ["serve-0"]
+    (hold,) = jobs.cluster.api.all(DEVICE_HOLDS)
+    seats = {seat["name"]: seat["node"] for seat in hold["spec"]["seats"]}
+    assert seats["serve/0/1"] == seats["serve/0/0"] == jobs.cluster.node_of("serve-0-gpu")
+    assert seats["serve/0/2"] == seats["serve/0/3"] != seats["serve/0/1"]
+    for worker in (3, 2, 1):
+        jobs.make(member(worker, size=4), least=4, **said)
+    jobs.cluster.settle()
+    found = {f"serve/0/{worker}": jobs.cluster.node_of(f"serve-0-{worker}-gpu") for worker in (1, 2, 3)}
+    assert found.items() <= seats.items()
+
+
 def cluster_of_nodes(gpus: Iterable[int], before: JointCluster) -> JointCluster:
     from koordra.api.kinds import NODES, RESOURCE_SLICES
     from tests.fakes.joint_cluster import gpu_slice, node
@@ -368,7 +391,7 @@ def cluster_of_nodes(gpus: Iterable[int], before: JointCluster) -> JointCluster:
 
 
 def test_a_pass_reads_so_many_jobs_and_the_next_one_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_reader, "MOST_READS", 3)
+    monkeypatch.setattr(awaiting, "MOST_READS", 3)
     jobs = Jobs(gpus=8)
     for group in range(4):
         name = f"s{group}"

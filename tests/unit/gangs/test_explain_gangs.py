@@ -53,6 +53,52 @@ def test_a_gang_that_does_not_fit_says_how_many_would(tmp_path: Path) -> None:
     assert (gang["stage"], gang["fit"], gang["least"]) == ("Waiting", 2, 3)
 
 
+def test_levels_that_the_operator_wrote_are_told_to_the_command_too(tmp_path: Path) -> None:
+    found = objects_of(2, least=2)
+    for one in found:
+        if one["kind"] == "Pod":
+            one["metadata"]["annotations"]["koordra.io/gang-topology"] = "rack"
+        if one["kind"] == "Node":
+            one["metadata"]["labels"] |= {"dc/rack": "a"}
+    assert "rack is no level of the fabric" in explained(tmp_path, found)
+    text = explained(tmp_path, found, "gang/train", "--topology-levels", "row=dc/row,rack=dc/rack")
+    assert "2 of 2 members fit now" in text
+    wrong = CliRunner().invoke(command, ["gang/train", "--topology-levels", "node"])
+    assert "--topology-levels" in str(wrong.exception)
+
+
+def test_members_that_are_made_later_are_read_of_their_job(tmp_path: Path) -> None:
+    """One waits for its leader to be Ready and asks for two devices: with the job, that is known."""
+    found = objects_of(1, least=2)
+    pod_of = next(one for one in found if one["kind"] == "Pod")
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "d", "controller": True}
+    pod_of["metadata"] |= {"labels": {"apps.kubernetes.io/pod-index": "0"}, "ownerReferences": [owner]}
+    assert "1 of 2 members are there" in explained(tmp_path, found)
+    template = {
+        "metadata": {"annotations": pod_of["metadata"]["annotations"]},
+        "spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]},
+    }
+    database = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "db", "namespace": "default", "uid": "d"},
+        "spec": {"replicas": 2, "template": template},
+    }
+    found += [
+        database,
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "one", "namespace": "default"},
+            "spec": {"spec": claim("x")["spec"]},
+        },
+    ]
+    made = next(one for one in found if one["kind"] == "ResourceClaim")
+    made["metadata"] |= claim("w0", owner=pod_of)["metadata"] | {"uid": "c0"}
+    text = explained(tmp_path, found, "gang/train")
+    assert "2 of 2 members fit now, 1 of which are made later" in text
+
+
 def test_a_gang_whose_members_are_missing_says_so(tmp_path: Path) -> None:
     text = explained(tmp_path, objects_of(2, least=3))
     assert "gang default/train: Gathering" in text

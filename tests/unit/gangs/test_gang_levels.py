@@ -15,6 +15,7 @@ from koordra.controller.cache.fabrics import written_levels
 from koordra.controller.gangs import events
 from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN
 from koordra.controller.gangs.member_placement import PlacementRequest
+from koordra.topology.network_topology import DISCOVERED
 from tests.fakes.joint_cluster import JointCluster
 
 SLICES = {f"{GANG}-slice-size": "2", f"{GANG}-slice-topology": "dc/rack"}
@@ -167,6 +168,37 @@ def test_members_that_are_in_each_others_way_keep_the_level_that_is_required(
         join(cluster, number, said)
     cluster.settle()
     assert racks_of(cluster, 0, 2) == racks_of(cluster, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("label", "word"),
+    [
+        ("fabric.topograph.run/tier-0", "block"),
+        ("fabric.topograph.run/tier-1", "spine"),
+        ("fabric.topograph.run/tier-2", "core"),
+        ("fabric.topograph.run/tier-3", "super-core"),
+        ("accelerator.topograph.run/domain", "nvlink"),
+        ("accelerator.topograph.run/sub-domain", "nvlink-partition"),
+        ("network.topology.nvidia.com/leaf", "block"),
+        ("network.topology.nvidia.com/accelerator", "nvlink"),
+    ],
+)
+def test_every_label_that_topograph_writes_is_a_level(label: str, word: str) -> None:
+    cluster = cluster_of("abba", written="")
+    for number, domain in enumerate("xyyx"):
+        cluster.api.edit(
+            NODES, f"n{number}", lambda found, own=domain: found["metadata"]["labels"].update({label: own})
+        )
+    for number, said in enumerate((label, label)):
+        join(cluster, number, {f"{GANG}-topology": said}, least=2)
+    cluster.settle()
+    domains = {
+        objects.labels_of(cluster.api.get(NODES, str(cluster.node_of(f"w{number}"))))[label]
+        for number in range(2)
+    }
+    assert len(domains) == 1
+    level = next(one for one in DISCOVERED.levels if label in one.labels)
+    assert level.name == word
 
 
 def test_roles_have_levels_of_their_own() -> None:

@@ -14,7 +14,6 @@ from koordra.api.kinds import POD_DISRUPTION_BUDGETS
 from koordra.api.objects import Object
 from koordra.controller.allocation.label_selectors import label_selector_matches
 from koordra.controller.allocation.writes import Api
-from koordra.controller.cache.pod_index import is_ready
 from koordra.errors import ApiError, ApiUnreachable
 
 
@@ -49,7 +48,7 @@ def refusing_budget(pods: Sequence[Object], budgets: Iterable[Mapping[str, Any]]
         if selector is None:
             continue
         covered = [pod for pod in running if label_selector_matches(selector, objects.labels_of(pod))]
-        needed = sum(counts_all or is_ready(pod) for pod in covered)
+        needed = sum(counts_all or objects.pod_is_ready(pod) for pod in covered)
         allowed = objects.status_of(budget).get("disruptionsAllowed") or 0
         if needed > allowed:
             return (

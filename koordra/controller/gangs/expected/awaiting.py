@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from koordra.controller.allocation.pass_context import PassContext
-from koordra.controller.gangs.expected.job_reader import Answer, JobReader
+from koordra.controller.gangs.expected.job_reader import MOST_READS, Answer, JobReader
 from koordra.controller.gangs.expected.leader_first import Known, awaiting, lacking
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.seats.recorded import Kept
@@ -24,7 +24,7 @@ class Awaiting:
 
     @classmethod
     def of_context(cls, context: PassContext) -> Awaiting:
-        return cls(context, JobReader(context.writer.owner_of, context.clock))
+        return cls(context, JobReader(context.writer.owner_of, context.clock, MOST_READS))
 
     def begin(self) -> None:
         """A pass begins."""

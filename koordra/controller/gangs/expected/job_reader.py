@@ -46,12 +46,13 @@ class JobReader:
 
     read: Read
     clock: Callable[[], float]
-    _left: int = MOST_READS
+    most: int
+    _left: int = 0
     _known: BoundedCache[tuple[Kind, str, str], _Kept] = field(default_factory=lambda: BoundedCache(4096))
 
     def begin(self) -> None:
         """A pass begins."""
-        self._left = MOST_READS
+        self._left = self.most
 
     def job_of(self, gang: Gang) -> Answer:
         """Raises ApiUnreachable."""
