@@ -136,6 +136,8 @@ def _gpu_config(share: Share, normalized: NormalizedRequest) -> Object:
         "coresPolicy": share.cores_policy.value if share.cores_policy and share.cores else None,
         "priority": share.priority,
         "memoryPercent": share.memory.percent,
+        "tflops": share.tflops or None,
+        "tflopsPrecision": share.precision.value if share.tflops else None,
         "exclusive": share.exclusive or None,
         "partition": "Honor" if normalized.partition else None,
         "numaAffinity": normalized.numa_affinity or None,

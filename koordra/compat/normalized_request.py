@@ -4,9 +4,9 @@
                    ──> claims.py ──> claim spec
 
 A share is `count` cards and, on each of them, memory and compute. Memory is an amount, a percentage of
-whatever card is chosen, or (neither) all of the card. Compute is in percent, reserved and counted (nothing
-enforces it); 0 reserves none. `exclusive` keeps everybody else off the card although the share is less than
-all of its memory.
+whatever card is chosen, or (neither) all of the card. Compute is in percent, or in TFLOPS of a precision,
+reserved and counted (nothing enforces it); 0 reserves none. `exclusive` keeps everybody else off the card
+although the share is less than all of its memory.
 
 The dialects differ in what belongs together:
 
@@ -27,6 +27,7 @@ from enum import StrEnum
 from typing import Final
 
 from koordra.api.opaque.parameters import CoresPolicy, DevicePolicy, NodePolicy, Scope
+from koordra.api.opaque.precision import Precision
 from koordra.quantity import canonical
 
 MIB: Final = 1 << 20
@@ -86,6 +87,8 @@ class Share:
     count: int
     memory: Memory = WHOLE
     cores: int = 0
+    tflops: int = 0
+    precision: Precision = Precision.FP32
     exclusive: bool = False
     distinct: bool = True
     profile: str = ""
@@ -100,16 +103,18 @@ class Share:
 
     @property
     def whole(self) -> bool:
-        return self.memory.whole and self.cores in (0, 100)
+        return self.memory.whole and self.cores in (0, 100) and not self.tflops
 
     def __str__(self) -> str:
         if self.partition:
             which = self.profile or f"with at least {self.memory}"
             return f"{self.count} MIG {_plural(self.count, 'instance')} {which}"
-        if self.memory.whole and not self.cores:
+        if self.memory.whole and not self.cores and not self.tflops:
             return f"{self.count} whole {_plural(self.count, 'card')}"
         kept = "" if self.whole else " (accounting only)"
         compute = f" and {self.cores}% of compute{kept}" if self.cores else ""
+        if self.tflops:
+            compute = f" and {self.tflops} TFLOPS in {self.precision}{kept}"
         each = " on each" if self.count > 1 else ""
         alone = ", alone on the card" if self.exclusive else ""
         return f"{self.count} {_plural(self.count, 'card')}, {self.memory}{compute}{each}{alone}"

@@ -118,7 +118,8 @@ def is_in_bytes(name: str) -> bool:
 def _charged(spec: Fields, settings: Settings) -> Charged:
     """Raises InvalidInput for what nobody but a user wrote."""
     claim = ResourceClaim.from_dict({"spec": spec})
-    percents, shares, nics = dict(_percents(claim)), [], 0
+    percents, tflops = dict(_figures(claim, "memoryPercent")), dict(_figures(claim, "tflops"))
+    shares, nics = [], 0
     for request in claim.requests:
         asked = request.alternatives[-1]
         said = asked.capacity_spelled
@@ -134,6 +135,7 @@ def _charged(spec: Fields, settings: Settings) -> Charged:
                 count=asked.count,
                 memory=Memory(capacity.get(names.CAPACITY_MEMORY), percents.get(request.name)),
                 cores=capacity.get(names.CAPACITY_CORES, 0),
+                tflops=tflops.get(request.name, 0),
                 profile=_profile(asked.selectors) if is_mig else "",
                 mig=is_mig,
             )
@@ -146,12 +148,15 @@ def _profile(selectors: Iterable[str]) -> str:
     return found[1] if found else ""
 
 
-def _percents(claim: ResourceClaim) -> Iterator[tuple[str, int]]:
+def _figures(claim: ResourceClaim, name: str) -> Iterator[tuple[str, int]]:
+    """A field of GpuConfig by request."""
     for entry in claim.config:
         body = entry.parameters or {}
-        if body.get("kind") == "GpuConfig" and body.get("memoryPercent") is not None:
-            percent = max(0, int(body["memoryPercent"]))
-            yield from ((name, percent) for name in entry.requests or (each.name for each in claim.requests))
+        if body.get("kind") == "GpuConfig" and body.get(name) is not None:
+            figure = max(0, int(body[name]))
+            yield from (
+                (request, figure) for request in entry.requests or (each.name for each in claim.requests)
+            )
 
 
 def canonical_spec(spec: Fields) -> Object:

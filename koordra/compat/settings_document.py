@@ -9,7 +9,7 @@ Three forms are read, alone or inside the data of a ConfigMap:
        isolation: {aliyun: limiter}                    backend for the shares of a dialect
        aliyun: {memoryUnit: MiB}                       GiB (default) or MiB
        volcanoGpu: {gpuMemoryFactor: 10}
-       elastic: {memoryUnit: GiB}                      MiB (default) or GiB
+       elastic: {memoryUnit: GiB}                      MiB (default) or GiB; tflopsPrecision: FP16
        plain: {replicas: 4}                            how many replicas a card has under
                                                        nvidia.com/gpu.shared
        schedulers: [koord-scheduler, volcano]          names that pods give and that are not there any more;

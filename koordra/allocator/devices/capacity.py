@@ -12,6 +12,7 @@ For every capacity of a device (KEP 5075):
 Steps follow upstream's arithmetic: exact with thousandths when the gate DRAFractionalCapacityRange is on,
 otherwise whole numbers. koordra's own: `percent` of a capacity is resolved on the device and rounded *down*
 to a step, so that parts that make up a hundred percent always fit on one device; `whole` takes all of it.
+`cores` are what the card needs for the TFLOPS that are asked for (gpu_compute.py).
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ def demand_of(
     driver: str,
     fractional: bool = True,
     memory_percent: int | None = None,
+    cores: Decimal | None = None,
     whole: frozenset[str] = frozenset(),
 ) -> Demand | Unmet:
     """What the request takes of the device, or why it cannot."""
@@ -117,6 +119,9 @@ def demand_of(
     memory = _published_name(names.CAPACITY_MEMORY, device.capacity, driver)
     if memory_percent is not None and memory is not None and memory not in asked:
         asked[memory] = _part(device.capacity[memory], memory_percent), device.capacity[memory].spelled
+    compute = _published_name(names.CAPACITY_CORES, device.capacity, driver)
+    if cores is not None and compute is not None and compute not in asked:
+        asked[compute] = cores, "1"
     amounts: dict[str, Decimal] = {}
     forms: dict[str, str] = {}
     for name, capacity in device.capacity.items():

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from koordra.allocator import features as gates
 from koordra.allocator.devices.capacity import Demand, ShortOf, Unmet, demand_of
+from koordra.allocator.devices.gpu_compute import cores_for
 from koordra.allocator.devices.inventory import PublishedDevice
 from koordra.allocator.features import Features
 from koordra.allocator.reasons import Cause
@@ -84,6 +85,11 @@ def admitted(wanted: RequestAlternative, offered: PublishedDevice, *, features: 
     if wanted.own_driver_only and offered.id.driver != names.DRIVER:
         detail = f"driver {offered.id.driver}: the claim asks for {names.DRIVER} devices and cannot be mixed"
         return Verdict(None, Cause.FOREIGN_DRIVER, detail)
+    cores = None
+    if wanted.compute is not None and offered.plain.get(names.ATTR_TYPE) in names.GPU_TYPES:
+        cores = cores_for(*wanted.compute, offered.plain)
+    if isinstance(cores, str):
+        return Verdict(None, Cause.EXCEEDS_DEVICE, cores)
     demand = (
         Demand({})
         if gates.CONSUMABLE_CAPACITY not in features
@@ -93,6 +99,7 @@ def admitted(wanted: RequestAlternative, offered: PublishedDevice, *, features: 
             driver=offered.id.driver,
             fractional=gates.FRACTIONAL_RANGE in features,
             memory_percent=wanted.memory_percent,
+            cores=cores,
             whole=wanted.whole,
         )
     )

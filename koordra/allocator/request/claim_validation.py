@@ -8,8 +8,8 @@
                 promise broken
 
 One rule is koordra's own: a claim says the memory of a request in bytes (`capacity`) or in percent
-(`memoryPercent`), since one of the two would be overlooked. What the class says in percent is a default,
-which the request may override.
+(`memoryPercent`), and its compute in percent (`capacity`) or in TFLOPS (`tflops`), since one of the two would
+be overlooked. What the class says is a default, which the request may override.
 """
 
 from __future__ import annotations
@@ -72,18 +72,26 @@ def memory_in_doubt(name: str, spelled: str) -> str:
     return f"{spelled} is {amount} bytes of memory, which counts as 1Mi{meant}"
 
 
-def refuse_memory_said_twice(claim: ResourceClaim, entry: Configuration, parameters: object) -> None:
-    """Raises ClaimRefused where the entry's `memoryPercent` is about a request for bytes of memory."""
-    if not isinstance(parameters, GpuConfig) or parameters.memory_percent is None:
+def refuse_amounts_said_twice(claim: ResourceClaim, entry: Configuration, parameters: object) -> None:
+    """Raises ClaimRefused where the entry's `memoryPercent` is about a request for bytes of memory, or its
+    `tflops` about one for cores."""
+    if not isinstance(parameters, GpuConfig):
         return
+    if parameters.memory_percent is not None:
+        _refuse_twice(claim, entry, names.CAPACITY_MEMORY, "memoryPercent")
+    if parameters.tflops is not None:
+        _refuse_twice(claim, entry, names.CAPACITY_CORES, "tflops")
+
+
+def _refuse_twice(claim: ResourceClaim, entry: Configuration, capacity: str, parameter: str) -> None:
     for request in claim.requests:
         for alternative in request.alternatives:
             label = f"{request.name}/{alternative.name}" if request.prioritized else request.name
             meant = not entry.requests or {request.name, label} & set(entry.requests)
             capacities = {name.rpartition("/")[2] for name in alternative.capacity or {}}
-            if meant and names.CAPACITY_MEMORY in capacities:
-                problem = f"request {label} asks for memory in capacity.requests too"
-                field = f"{entry.where}.opaque.parameters.memoryPercent"
+            if meant and capacity in capacities:
+                problem = f"request {label} asks for {capacity} in capacity.requests too"
+                field = f"{entry.where}.opaque.parameters.{parameter}"
                 raise _refused(claim, problem, field, "keep one of the two", label)
 
 

@@ -19,7 +19,7 @@ from typing import Final
 from koordra.allocator import features as gates
 from koordra.allocator.features import Features
 from koordra.allocator.reasons import Cause, ClaimRefused, refusal
-from koordra.allocator.request.claim_validation import refuse_memory_said_twice, refuse_misnamed
+from koordra.allocator.request.claim_validation import refuse_amounts_said_twice, refuse_misnamed
 from koordra.api import names
 from koordra.api.claims import (
     ALL,
@@ -57,7 +57,8 @@ class RequestAlternative:
 
     `own_driver_only`: some request of the claim is for koordra's classes, so devices of other drivers may not
     be mixed in. Two that are of one `kind` ask the same of a device, so that what was found for one holds for
-    the other. Of those with the same `selectors` that is true of what these say.
+    the other. Of those with the same `selectors` that is true of what these say. `compute`: TFLOPS and their
+    precision.
     """
 
     claim: int
@@ -70,6 +71,7 @@ class RequestAlternative:
     device_class: DeviceClass
     own_driver_only: bool
     memory_percent: int | None
+    compute: tuple[int, str] | None
     whole: frozenset[str]
     isolation: AskedIsolation
     demands_partition: bool
@@ -155,6 +157,7 @@ class _Resolver:
             device_class = self._checked(spec, label)
             config = self._configuration(device_class)
             gpu = config.gpu(label)
+            compute = None if _says(spec, names.CAPACITY_CORES) else gpu.compute
             whole = {names.CAPACITY_SLOTS} if gpu.exclusive else set()
             if config.rdma(label).mode is RdmaMode.EXCLUSIVE:
                 whole.add(names.CAPACITY_SHARE)
@@ -168,6 +171,7 @@ class _Resolver:
                 None if spec.capacity is None else tuple(sorted(spec.capacity.items())),
                 tuple(sorted(spec.capacity_spelled.items())),
                 gpu.memory_percent,
+                compute,
                 frozenset(whole),
                 isolation,
             )
@@ -183,6 +187,7 @@ class _Resolver:
                     device_class=device_class,
                     own_driver_only=self.own_driver_only,
                     memory_percent=gpu.memory_percent,
+                    compute=compute,
                     whole=frozenset(whole),
                     isolation=isolation,
                     demands_partition=gpu.partition is PartitionPolicy.HONOR,
@@ -292,7 +297,7 @@ class _Resolver:
         placement = NO_POLICY
         everything = frozenset(range(len(resolved.requests)))
         for entry, parameters in self._of_claim:
-            refuse_memory_said_twice(self.claim, entry, parameters)
+            refuse_amounts_said_twice(self.claim, entry, parameters)
             if isinstance(parameters, JointAllocation):
                 named = {name.partition("/")[0] for name in entry.requests}
                 covered = {index for index, one in enumerate(resolved.requests) if one.name in named}
@@ -326,6 +331,10 @@ def _digest(*values: object) -> bytes:
 
 
 @lru_cache(maxsize=4096)
+def _says(spec: Alternative, capacity: str) -> bool:
+    return any(name.rpartition("/")[2] == capacity for name in spec.capacity or {})
+
+
 def _one_of(values: tuple[object, ...]) -> object:
     """One object for each value, which is compared quickly."""
     return object()

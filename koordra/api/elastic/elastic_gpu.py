@@ -61,12 +61,12 @@ _AMOUNTS: Final = {
     **{
         f"{domain}/gpu-{what}": kind
         for domain in DOMAINS
-        for what, kind in (("core", "compute"), ("memory", "memory"))
+        for what, kind in (("core", "compute"), ("memory", "memory"), ("tflops", "tflops"))
     },
     f"{QGPU}/qgpu-core": "compute",
     f"{QGPU}/qgpu-memory": "memory",
 }
-_GPU_PARAMETERS: Final = ("isolation", "coresPolicy")
+_GPU_PARAMETERS: Final = ("isolation", "coresPolicy", "tflopsPrecision")
 _PLACEMENT_PARAMETERS: Final = {"nodePolicy": "node", "devicePolicy": "device"}
 PARAMETERS: Final = ("memoryUnit", *_GPU_PARAMETERS, *_PLACEMENT_PARAMETERS)
 
@@ -92,13 +92,14 @@ class ElasticClass:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """What a claim asks for: `cards` whole ones, or (0) a share of `cores` percent and `memory` bytes.
-    `lost`: in words, what does not count."""
+    """What a claim asks for: `cards` whole ones, or (0) a share of `cores` percent, or `tflops`, and
+    `memory` bytes. `lost`: in words, what does not count."""
 
     cards: int
     cores: int
     memory: int
     lost: tuple[str, ...] = ()
+    tflops: int = 0
 
 
 def read_class(obj: Object) -> ElasticClass:
@@ -192,8 +193,11 @@ def claim_spec(amount: Amount, cls: ElasticClass) -> Object:
         "capacity": {"requests": capacity},
     }
     devices: Object = {"requests": [{"name": "gpu", "exactly": exactly}]}
-    if amount.memory == MIB:
-        parameters = {"apiVersion": API_VERSION, "kind": "GpuConfig", "isolation": NO_ISOLATION}
+    parameters: Object = {"isolation": NO_ISOLATION} if amount.memory == MIB else {}
+    if amount.tflops:
+        parameters["tflops"] = amount.tflops
+    if parameters:
+        parameters = {"apiVersion": API_VERSION, "kind": "GpuConfig", **parameters}
         devices["config"] = [{"opaque": {"driver": names.DRIVER, "parameters": parameters}}]
     return {"devices": devices}
 
@@ -210,15 +214,17 @@ def _amount(resources: Reader, cls: ElasticClass) -> Amount:
         if kind is None:
             raise resources.wrong("is no amount of a GPU", f"ask for {CORE} and {MEMORY}", at=at)
         unit = GIB if name.startswith(QGPU) else cls.unit
-        amount = _whole(resources, name) if kind == "compute" else _bytes(resources, name, unit)
+        amount = _bytes(resources, name, unit) if kind == "memory" else _whole(resources, name)
         other, before = found.setdefault(kind, (name, amount))
         if before != amount:
             raise resources.wrong(
                 f"asks for another amount of {kind} than {other}", "leave one of the two out", at=at
             )
-    cores, memory = (found.get(kind, ("", 0))[1] for kind in ("compute", "memory"))
+    cores, memory, tflops = (found.get(kind, ("", 0))[1] for kind in ("compute", "memory", "tflops"))
     lost = []
-    if not cores and not memory:
+    if cores and tflops:
+        raise resources.wrong("asks for compute in percent and in TFLOPS", "leave one of the two out")
+    if not cores and not memory and not tflops:
         raise resources.wrong("asks for nothing", f"ask for {CORE} and {MEMORY}")
     if cores >= 100:
         if cores // 100 > MAX_RESULTS:
@@ -230,18 +236,17 @@ def _amount(resources: Reader, cls: ElasticClass) -> Amount:
         return Amount(cores // 100, 0, 0, tuple(lost))
     if not memory:
         lost.append("compute without memory is charged the least there is, 1Mi")
-    if cores:
-        lost.append(f"{cores}% of compute is accounting only: reserved and counted, not enforced")
-    return Amount(0, cores, memory or MIB, tuple(lost))
+    if cores or tflops:
+        compute = f"{tflops} TFLOPS are" if tflops else f"{cores}% of compute is"
+        lost.append(f"{compute} accounting only: reserved and counted, not enforced")
+    return Amount(0, cores, memory or MIB, tuple(lost), tflops)
 
 
 def _whole(resources: Reader, name: str) -> int:
     value = resources.data[name]
     number = resources.quantity(value, at=f"[{name}]")
     if number < 0 or number != number.to_integral_value():
-        raise resources.wrong(
-            f"{value} is not a whole number of percent", "write for example 30", at=f"[{name}]"
-        )
+        raise resources.wrong(f"{value} is not a whole number", "write for example 30", at=f"[{name}]")
     return int(number)
 
 

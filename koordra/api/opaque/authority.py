@@ -28,6 +28,8 @@ CLAIMS_MAY_SAY: Final[Mapping[str, tuple[str, ...]]] = {
         "coresPolicy",
         "priority",
         "memoryPercent",
+        "tflops",
+        "tflopsPrecision",
         "exclusive",
         "partition",
         "numaAffinity",

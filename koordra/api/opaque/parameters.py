@@ -6,8 +6,8 @@ They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceCl
     JointAllocation   scope, enforcement, pairing   how near the devices of the named requests must be to each
                                                     other
     PlacementPolicy   node, device                  where to put them when several places fit
-    GpuConfig         isolation, coresPolicy, priority, memoryPercent, exclusive, partition, numaAffinity,
-                      driverCapabilities (driver_capabilities.py);
+    GpuConfig         isolation, coresPolicy, priority, memoryPercent, tflops, tflopsPrecision, exclusive,
+                      partition, numaAffinity, driverCapabilities (driver_capabilities.py);
                       allowedIsolation, defaultIsolation   (isolation.py)
     RdmaConfig        mode, memlock, network        how a NIC is handed to the container and to its pod's
                                                     network (rdma_network.py)
@@ -39,6 +39,7 @@ from koordra.api.opaque.driver_capabilities import (
     decode_capabilities,
 )
 from koordra.api.opaque.imex import ImexChannels, ImexConfig
+from koordra.api.opaque.precision import Precision
 from koordra.api.opaque.rdma_fabric import RdmaFabric, decode_fabric
 from koordra.api.opaque.rdma_network import RdmaNetwork, decode_network
 from koordra.api.reader import Reader, snake_case
@@ -134,7 +135,9 @@ class PlacementPolicy:
 @dataclass(frozen=True, slots=True)
 class GpuConfig:
     """`isolation` names a backend (where absent, the operator's policy says which: isolation.py);
-    `memory_percent` 1..100 of the card that is chosen.
+    `memory_percent` 1..100 of the card that is chosen; `tflops` is as many cores as that card needs for it
+    (allocator/devices/gpu_compute.py; of FP32 where no precision is said), which are accounting only, as all
+    cores.
 
     `exclusive`: nobody else on the card, though the share is not all of its memory (it takes all of the
     card's slots). `partition` is about all whole GPUs of the claim; it does not lift what the node demands by
@@ -146,12 +149,19 @@ class GpuConfig:
     cores_policy: CoresPolicy | None = None
     priority: int | None = None
     memory_percent: int | None = None
+    tflops: int | None = None
+    tflops_precision: Precision | None = None
     exclusive: bool = False
     partition: PartitionPolicy | None = None
     numa_affinity: bool = False
     driver_capabilities: DriverCapabilities | None = None
     allowed_isolation: tuple[str, ...] | None = None
     default_isolation: str | None = None
+
+    @property
+    def compute(self) -> tuple[int, str] | None:
+        """TFLOPS and their precision."""
+        return None if self.tflops is None else (self.tflops, self.tflops_precision or Precision.FP32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +230,8 @@ KINDS: Final[Mapping[str, tuple[Callable[..., Parameters], Mapping[str, FieldTyp
             "coresPolicy": CoresPolicy,
             "priority": range(101),
             "memoryPercent": range(1, 101),
+            "tflops": range(1, 100_001),
+            "tflopsPrecision": Precision,
             "exclusive": bool,
             "partition": PartitionPolicy,
             "numaAffinity": bool,

@@ -2,7 +2,7 @@
 claim.
 
 Amounts are totals: memory on each of two cards counts twice, as HAMi counts it. What a claim does not say as
-an amount (all of a card's memory, a percentage of it) is None.
+an amount (all of a card's memory, a percentage of it, TFLOPS) is None.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def summed(of_a_card: Callable[[Share], int | None]) -> Charge:
     return charged
 
 
-def _compute(share: Share) -> int:
+def _compute(share: Share) -> int | None:
+    if share.tflops:
+        return None
     return 0 if share.mig else share.cores or (100 if share.memory.whole else 0)
 
 
@@ -54,7 +56,7 @@ def _percent(share: Share) -> int | None:
 count: Final = summed(lambda share: 1)
 whole_cards: Final = summed(lambda share: int(share.memory.whole))
 shared_cards: Final = summed(lambda share: int(not share.memory.whole))
-cores: Final = summed(lambda share: share.cores)
+cores: Final = summed(lambda share: None if share.tflops else share.cores)
 compute: Final = summed(_compute)
 """Percent, where whole cards count 100 each."""
 percent: Final = summed(_percent)

@@ -5,6 +5,9 @@ count and the memory does not. A share by compute alone is charged no memory; th
 charge is 1Mi. Nothing is kept in the open source version, so shares ask for no isolation unless the settings
 do; a limit of 1Mi would be none, so then it is all of the card's memory.
 
+TFLOPS, which the README has beside percent and no program reads, are `gpu-tflops` here: a whole number of
+them, in the precision that the settings name (FP32), of whatever card is chosen.
+
 TKE's qGPU (`tke.cloud.tencent.com/qgpu-*`, memory in GB) is read the same way, `-greedy` as compute that idle
 time may exceed. One container uses one of the families of names.
 """
@@ -16,6 +19,8 @@ from functools import partial
 from typing import Final
 
 from koordra.api.opaque.parameters import CoresPolicy
+from koordra.api.opaque.precision import Precision
+from koordra.api.reader import Reader
 from koordra.compat.dialect import (
     GIB,
     LEAST,
@@ -31,8 +36,8 @@ from koordra.compat.dialect import (
     Settings,
     Share,
     charges,
-    memory_unit_section,
 )
+from koordra.compat.settings import UNITS
 
 ELASTIC: Final = "elastic-gpu"
 CLAIM_PREFIX: Final = "egpuc.elasticgpu.io/"
@@ -47,11 +52,14 @@ class Family:
     memory: str
     unit: int | None = None
     greedy: str = ""
+    tflops: str = ""
 
 
 FAMILIES: Final = (
-    Family("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory"),
-    Family("elasticgpu.com/gpu-core", "elasticgpu.com/gpu-memory"),
+    *(
+        Family(f"{domain}/gpu-core", f"{domain}/gpu-memory", tflops=f"{domain}/gpu-tflops")
+        for domain in ("elasticgpu.io", "elasticgpu.com")
+    ),
     Family(
         "tke.cloud.tencent.com/qgpu-core",
         "tke.cloud.tencent.com/qgpu-memory",
@@ -86,6 +94,15 @@ def _share(request: ContainerRequest) -> Share | None:
             request.container.where, f"asks under {two} at once", "use one family of names"
         )
     (family, (cores, memory, policy)) = asked[0]
+    if tflops := request.amount(family.tflops) or 0:
+        if cores:
+            raise request.refuse(family.tflops, f"stands beside {family.cores}", "use one of the two")
+        return request.share(
+            1,
+            memory=Memory(bytes=memory) if memory else _without_memory(request, family),
+            tflops=tflops,
+            precision=request.pod.settings.option("elastic", "tflopsPrecision", Precision.FP32),
+        )
     if cores < 100:
         return request.share(
             1,
@@ -107,7 +124,7 @@ def _read(request: ContainerRequest, family: Family) -> tuple[int, int, CoresPol
     )
     if greedy and cores:
         raise request.refuse(family.greedy, f"stands beside {family.cores}", "use one of the two")
-    if not (cores or units or greedy):
+    if not (cores or units or greedy or request.amount(family.tflops)):
         return None
     return (
         cores or greedy,
@@ -142,12 +159,22 @@ def _annotations(found: Allocated) -> dict[str, str]:
     }
 
 
+def _section(settings: Settings, read: Reader) -> Settings:
+    read.only("memoryUnit", "tflopsPrecision", problem="is no setting of Elastic GPU")
+    if unit := read.choice("memoryUnit", UNITS):
+        settings = settings.with_option("elastic", "memoryUnit", UNITS[unit])
+    if precision := read.choice("tflopsPrecision", list(Precision)):
+        settings = settings.with_option("elastic", "tflopsPrecision", Precision(precision))
+    return settings
+
+
 DIALECT: Final = Dialect(
     ELASTIC,
     "Elastic GPU",
     parse,
     {
         **{family.cores: charges.compute for family in FAMILIES},
+        **{family.tflops: None for family in FAMILIES if family.tflops},
         **{
             family.memory: charges.memory_in(partial(_unit_of, family), of_shares=True) for family in FAMILIES
         },
@@ -166,5 +193,5 @@ DIALECT: Final = Dialect(
     asking=(CLAIM_PREFIX,),
     like_resources=("elasticgpu.io/", "elasticgpu.com/", "tke.cloud.tencent.com/qgpu"),
     domains=("elasticgpu.io/", "egpuc.elasticgpu.io/", "tke.cloud.tencent.com/"),
-    sections={"elastic": memory_unit_section},
+    sections={"elastic": _section},
 )

@@ -61,6 +61,8 @@ resource | y | elasticgpu.io/gpu-core | percent, 100 a card: below 100 a share, 
 resource | y | elasticgpu.io/gpu-memory | MiB of the share | capacity `memory`; reported and left out for whole cards
 resource | y | elasticgpu.com/gpu-core | newer name of the same | as elasticgpu.io/gpu-core
 resource | y | elasticgpu.com/gpu-memory | newer name of the same | as elasticgpu.io/gpu-memory
+resource | y | elasticgpu.io/gpu-tflops | TFLOPS of the share, which the README names beside percent; the name is koordra's | `GpuConfig.tflops` in the precision of `elastic.tflopsPrecision` (FP32): percent of whatever card is chosen (accounting only)
+resource | y | elasticgpu.com/gpu-tflops | newer name of the same | as elasticgpu.io/gpu-tflops
 resource | y | tke.cloud.tencent.com/qgpu-core | percent, 100 a card (TKE qGPU) | as elasticgpu.io/gpu-core
 resource | y | tke.cloud.tencent.com/qgpu-core-greedy | percent that idle compute may exceed | capacity `cores` (accounting only) with `GpuConfig.coresPolicy: Elastic`
 resource | y | tke.cloud.tencent.com/qgpu-memory | GB of the share | capacity `memory`, as GiB
@@ -79,6 +81,7 @@ kind | y | ElasticGPUClass.elasticgpu.io | a way to get shares | stays: koordra'
 kind | y | ElasticGPUClaim.elasticgpu.io | a share | stays: koordra's controller serves it (--elastic-gpu)
 kind | y | ElasticGPU.elasticgpu.io | a share that exists | stays: koordra's controller writes them (--elastic-gpu)
 kind | y | GPU.elasticgpu.io | a card | stays: koordra's controller writes them (--elastic-gpu)
+setting | y | unit of TFLOPS | no precision is said | `elastic.tflopsPrecision` in koordra's settings, FP32
 setting | y | unit of gpu-memory | MiB in agent and README, GB in a comment of the scheduler | `elastic.memoryUnit` in koordra's settings, MiB
 node | y | tke.cloud.tencent.com/qgpu-schedule-policy | fixed-share, guaranteed-share-burst ..., by node | not read: compute is accounting only
 """,

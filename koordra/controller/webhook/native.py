@@ -127,6 +127,11 @@ _JOINT_ALONE: Final = (
         "ask for an amount: capacity.requests.memory",
     ),
     (
+        "tflops",
+        "in native mode the percentage has to be known before the card is chosen",
+        "ask for a percentage: capacity.requests.cores",
+    ),
+    (
         "exclusive",
         "in native mode nobody keeps the rest of a card free",
         "ask for all of its memory: leave capacity.requests.memory out",

@@ -93,6 +93,14 @@ def test_percent_and_whole() -> None:
     assert (half.spelled, everything.spelled) == ({"memory": "8Gi"}, {"share": "100"})
 
 
+def test_cores_of_the_claim_go_before_those_that_its_class_works_out() -> None:
+    cores = device("cores", "100", {"default": "0", "validRange": {"min": "0", "step": "1"}})
+    own, given = demand(cores, {"cores": "5"}, cores=Decimal(31)), demand(cores, None, cores=Decimal(31))
+    assert isinstance(own, Demand)
+    assert isinstance(given, Demand)
+    assert (own.amounts, given.amounts) == ({"cores": 5}, {"cores": 31})
+
+
 def test_whole_numbers_where_fractions_are_not_enabled() -> None:
     found = demand(
         device("memory", "10", {"default": "1", "validRange": {"min": "1", "step": "2"}}),

@@ -29,6 +29,8 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         "coresPolicy": "Hard",
         "priority": 1,
         "memoryPercent": 50,
+        "tflops": 20,
+        "tflopsPrecision": "FP16",
         "exclusive": True,
         "partition": "Honor",
         "numaAffinity": True,

@@ -91,6 +91,8 @@ field_names = st.sampled_from(
         "coresPolicy",
         "priority",
         "memoryPercent",
+        "tflops",
+        "tflopsPrecision",
         "mode",
         "memlock",
         "x",

@@ -41,6 +41,8 @@ RESOURCES: Final[Mapping[tuple[str, str], tuple[Dict, Dict]]] = {
     ("elastic-gpu", QGPU + "core"): ({QGPU + "memory": 4}, {QGPU + "core": 30}),
     ("elastic-gpu", QGPU + "core-greedy"): ({QGPU + "memory": 4}, {QGPU + "core-greedy": 30}),
     ("elastic-gpu", QGPU + "memory"): ({QGPU + "core": 30}, {QGPU + "memory": 4}),
+    ("elastic-gpu", EGPU + "io/gpu-tflops"): ({EGPU + "io/gpu-memory": 256}, {EGPU + "io/gpu-tflops": 20}),
+    ("elastic-gpu", EGPU + "com/gpu-tflops"): ({EGPU + "com/gpu-memory": 256}, {EGPU + "com/gpu-tflops": 20}),
     ("tke", TKE + "core"): ({}, {TKE + "core": 200}),
     ("tke", TKE + "memory"): ({TKE + "core": 30}, {TKE + "memory": 4}),
 }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from koordra.api.opaque.precision import Precision
 from koordra.compat.dialect.vgpu import VgpuSettings
 from koordra.compat.settings import Settings
 from tests.unit.compat.pods import Dict, asking, container, pod
@@ -781,6 +782,18 @@ OTHERS = [
         warned=("coresPolicy has no effect",),
     ),
     Row(
+        "elastic-tflops",
+        asking({"elasticgpu.io/gpu-tflops": 20, "elasticgpu.io/gpu-memory": 256}),
+        ["a: 1 gpu memory 256Mi", "a: GpuConfig tflops=20 tflopsPrecision=FP32"],
+    ),
+    Row(
+        "elastic-tflops-alone",
+        asking({"elasticgpu.com/gpu-tflops": 20}),
+        ["a: 1 gpu memory 1Mi", "a: GpuConfig isolation=none tflops=20 tflopsPrecision=FP16"],
+        Settings(options={"elastic": {"tflopsPrecision": Precision.FP16}}),
+        warned=("comes without memory",),
+    ),
+    Row(
         "elastic-results",
         asking(
             {"elasticgpu.io/gpu-memory": 1},
@@ -1144,6 +1157,12 @@ REFUSED: list[tuple[str, Dict, str, Settings]] = [
         "elastic-readme-memory",
         asking({"gpushare.provisioner.elasticgpu.io/gpu-memory": 10}),
         "is a name for ElasticGPUClaims",
+        Settings(),
+    ),
+    (
+        "elastic-tflops-and-cores",
+        asking({"elasticgpu.io/gpu-tflops": 20, "elasticgpu.io/gpu-core": 20}),
+        "gpu-tflops]: stands beside elasticgpu.io/gpu-core; use one of the two",
         Settings(),
     ),
     (

@@ -17,7 +17,7 @@ COMPUTE = {"elasticgpu.io/gpu-core": "30"}
 MEMORY = {"elasticgpu.io/gpu-memory": "8192"}
 
 
-def planned(asked: dict[str, str], parameters: dict[str, str], **nodes: dict[str, bool]) -> Plan:
+def planned(asked: dict[str, str], parameters: dict[str, str], **nodes: dict[str, Any]) -> Plan:
     cls = {
         "kind": "ElasticGPUClass",
         "metadata": {"name": "shares", "uid": "1"},
@@ -58,6 +58,20 @@ def test_a_share_of_memory_is_limited() -> None:
     assert planned(MEMORY, {}, limited=LIMITED).nodes == {"default/c": "limited"}
     found = planned(MEMORY, {"isolation": "none"}, limited=LIMITED).unsatisfiable["default/c"]
     assert {reason.reason for reason in found} == {"BackendUnavailable"}
+
+
+def test_tflops_go_to_a_card_that_has_them_in_the_precision_of_the_class() -> None:
+    asked = {"elasticgpu.io/gpu-memory": "1024", "elasticgpu.io/gpu-tflops": "20"}
+    cards = {
+        "a100": {**LIMITED, "productName": "NVIDIA A100-SXM4-40GB"},
+        "p4": {**LIMITED, "productName": "Tesla P4"},
+    }
+    found = planned(asked, {"tflopsPrecision": "FP16"}, **cards)
+    assert found.nodes == {"default/c": "a100"}
+    (result,) = found.allocations["default/c"]["devices"]["results"]
+    assert result["consumedCapacity"]["cores"] == "7"
+    refused = planned(asked, {}, **cards).unsatisfiable["default/c"]  # 20 in FP32 are more than both have
+    assert {reason.reason for reason in refused} == {"ExceedsDevice"}
 
 
 def test_whom_a_class_is_for_is_said_of_its_device_class_too() -> None:

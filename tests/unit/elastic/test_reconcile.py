@@ -323,6 +323,10 @@ def test_a_class_that_goes_away_leaves_what_is_bound(cluster: ElasticCluster) ->
             {"resources": {"requests": {"elasticgpu.io/gpu-core": 10, "elasticgpu.com/gpu-core": 20}}},
             "InvalidClaim",
         ),
+        (
+            {"resources": {"requests": {"elasticgpu.io/gpu-core": 10, "elasticgpu.io/gpu-tflops": 20}}},
+            "InvalidClaim",
+        ),
         ({"resources": {"requests": {"x" * 40000: 1}}}, "InvalidClaim"),
         ({"resources": {"requests": {"elasticgpu.io/gpu-memory": "none"}}}, "InvalidClaim"),
         ({"resources": {"requests": {"elasticgpu.io/gpu-memory": "100k"}}}, "InvalidClaim"),

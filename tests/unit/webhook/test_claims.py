@@ -411,6 +411,7 @@ def test_templates_are_translated_one_level_deeper() -> None:
         (pair(2, 1), "2 GPUs need a NIC each"),
         (claim([request("gpu")], [parameters("PlacementPolicy", node="Spread")]), "no PlacementPolicy"),
         (claim([request("gpu")], [parameters("GpuConfig", memoryPercent=5)]), "capacity.requests.memory"),
+        (claim([request("gpu")], [parameters("GpuConfig", tflops=5)]), "capacity.requests.cores"),
         (
             claim(
                 [request("gpu", allocationMode="All"), request("nic", "nic.koordra.io")],
