@@ -99,6 +99,8 @@ def _unserved(registry: Registry, obj: Object) -> KoordraError:
     remedy = "put its CustomResourceDefinition into the file, or take the object out"
     if near:
         remedy = f"write {' or '.join(near)}"
+    if str(obj.get("apiVersion")).startswith(f"{kinds.RESOURCE_GROUP}/v1alpha") and same:
+        remedy = f"koordra convert -f FILE translates what classic DRA said; or {remedy}"
     return InvalidManifest(
         f"the demo serves no {told}", object=objects.describe(obj), field="kind", remedy=remedy
     )

@@ -104,6 +104,11 @@ def service_of_this_machine(port: int) -> list[Object]:
     return [service, endpoint_slice]
 
 
+def own_definitions() -> list[Object]:
+    """Of koordra's own kinds."""
+    return [obj for _, obj in documents(folders=("crds",))]
+
+
 def shipped(more: tuple[str, ...] = ()) -> list[Object]:
     """What every cluster with koordra has: base and what it lists, in an order that works."""
     found = [

@@ -11,7 +11,7 @@ from koordra.api.objects import Object
 from koordra.api.opaque.parameters import NO_ISOLATION
 from koordra_devcluster.controllers.operators.definitions import definitions
 from koordra_devcluster.demo import gangs, limiter, manifests
-from koordra_devcluster.demo.installation import shipped
+from koordra_devcluster.demo.installation import own_definitions, shipped
 from koordra_devcluster.demo.needs import Needs
 from koordra_devcluster.demo.processes import Program
 
@@ -44,7 +44,7 @@ class Layout:
 def installed(needs: Needs) -> list[Object]:
     """What is in the cluster before anybody's manifests: definitions of kinds, classes, and all that comes
     with koordra's webhook where that is needed."""
-    own = manifests.device_classes(manifests.deploy_folder())
+    own = [*own_definitions(), *manifests.device_classes(manifests.deploy_folder())]
     if needs.webhook:
         own = [
             obj

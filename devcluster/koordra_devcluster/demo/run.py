@@ -29,6 +29,7 @@ from koordra_devcluster.demo import manifests, outcome, report
 from koordra_devcluster.demo.installation import (
     Installation,
     free_port,
+    own_definitions,
     put,
     service_of_this_machine,
 )
@@ -103,7 +104,9 @@ class Demo:
         if installation is not None:
             self.say("koordra's webhook, classes and definitions are installed")
             self._wait_until(installation.webhook_answers, "koordra's webhook")
-        elif refused := self.apply(client, manifests.device_classes(manifests.deploy_folder())):
+        elif refused := self.apply(
+            client, [*own_definitions(), *manifests.device_classes(manifests.deploy_folder())]
+        ):
             raise ClusterError(f"koordra's own classes were refused: {refused[0].message}")
         return client
 

@@ -66,6 +66,10 @@ def test_what_is_right_is_not_complained_of() -> None:
             ("ResourceClaim c: spec.devices.requests[0].exactly.deviceClassName: there is no DeviceClass "
             "gpus.koordra.io; write gpu.koordra.io"),
         ),
+        (
+            CLAIM.replace("resource.k8s.io/v1", "resource.k8s.io/v1alpha2"),
+            "koordra convert -f FILE translates what classic DRA said; or write resource.k8s.io/v1 ResourceClaim",
+        ),
         (CLAIM.replace("exactly:", "exact:"), 'unknown field "spec.devices.requests[0].exact"'),
         (
             CLAIM.replace("gpu.koordra.io}", "gpu.koordra.io, count: -1}"),
