@@ -236,12 +236,14 @@ class GangController:
             for member in gang.members
         }
 
-    def indispensable(self) -> dict[str, tuple[str, int]]:
-        """Members that start together, by uid: their gang, and how many of them it can do without."""
+    def indispensable(self) -> dict[str, tuple[str, int, int]]:
+        """Members that start together, by uid: their gang, how many of them it can do without, and how many
+        that come later ask as this one."""
         return {
-            member.uid: (key, len(status.plan) - status.needed)
+            member.uid: (key, len(status.plan) - status.needed, coming[member.uid])
             for key, status in self.statuses.items()
             if status.phase in (GangPhase.WAITING, GangPhase.BELOW_MIN_MEMBER)
+            for coming in (Counter(one.like for one in status.coming),)
             for member in status.plan
         }
 

@@ -44,13 +44,15 @@ from koordra.placement.request.claim_groups import Urgency, urgency
 class Member:
     """A living pod of a gang. `claims` is None while one of its claims does not exist. `index`: its position
     in its job, None where the workload does not say; `let_go`: the controller lifted its gate, as the API or
-    the controller itself knows; `in_doubt`: it tried to, and no answer came."""
+    the controller itself knows; `in_doubt`: it tried to, and no answer came. `like`: of one that does
+    not exist yet, uid of the member that it is taken to ask as."""
 
     pod: Object
     claims: PodClaims | None
     index: MemberIndex | None = None
     let_go: bool = False
     in_doubt: bool = False
+    like: str = ""
 
     @property
     def uid(self) -> str:

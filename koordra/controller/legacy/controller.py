@@ -19,7 +19,16 @@ from koordra.api.objects import Object
 from koordra.controller.cache.changes import Informers
 from koordra.controller.cache.pod_index import PodClaims, is_bound, is_living, may_be_planned
 from koordra.controller.legacy.held_seats import Held, HeldSeats
-from koordra.controller.legacy.quota import Charge, CountOf, Gangs, beyond, bounded, in_scope, overdrawn
+from koordra.controller.legacy.quota import (
+    Charge,
+    CountOf,
+    Gangs,
+    beyond,
+    bounded,
+    in_scope,
+    overdrawn,
+    to_come,
+)
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates, lost_templates, unused
 from koordra.controller.legacy.usage import QuotaUsage, QuotaWatch, legacy_entries
@@ -130,17 +139,20 @@ class LegacyController:
             claim=lambda where, name: self._caches.get(RESOURCE_CLAIMS, f"{where}/{name}"),
         )
         late = {objects.uid(one.pod): "" for one in waiting if not self._usage.has_observed(one.pod)}
-        held_seats = self._held_seats(namespace)
-        if not any(overdrawn(quota, self._counting(held_seats.charges)) for quota in quotas):
-            return late
+        held_seats, charges = self._held_seats(namespace), self._usage.charges(namespace)
         planned = {objects.name(one.pod): objects.uid(one.pod) for one in waiting if may_be_planned(one)}
-        charges, served = self._usage.charges(namespace) | held_seats.charges, served | held_seats.back
-        others = charges.keys() - planned.keys() - served
-        served |= {name for name in others if self._has_devices(f"{namespace}/{name}")}
-        counted = {name: charge for name, charge in charges.items() if name in served or name in planned}
         gang_of = {name: gangs[uid] for name, uid in planned.items() if uid in gangs}
-        held = beyond(quotas, counted, served=served, gangs=gang_of)
-        return late | {planned[name]: text for name, text in held.items()}
+        expected = to_come(charges, gang_of)
+        beside = held_seats.charges | expected.charges
+        if not any(overdrawn(quota, self._counting(beside)) for quota in quotas):
+            return late
+        charges, served = charges | beside, served | held_seats.back
+        asking = planned.keys() | expected.charges.keys()
+        others = charges.keys() - asking - served
+        served |= {name for name in others if self._has_devices(f"{namespace}/{name}")}
+        counted = {name: charge for name, charge in charges.items() if name in served | asking}
+        held = beyond(quotas, counted, served=served, gangs=gang_of | expected.gangs)
+        return late | {planned[name]: text for name, text in held.items() if name in planned}
 
     def _held_seats(self, namespace: str) -> Held:
         return self._seats.charges(namespace, self._usage.charges(namespace))

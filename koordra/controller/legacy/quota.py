@@ -20,6 +20,7 @@ Pods beyond a quota get no devices, which makes the bound exact although the web
             pod)
         ──> members of a gang are counted next to each other, and where too few of them fit none takes
             anything: two gangs that have half of the bound each would wait for each other for ever
+        ──> members that are made only after others have started are counted with these
         ──> a pod ends or the bound is raised: the next one gets its devices
 
 Kubernetes' own ResourceQuota writes the quota at each admission, on condition that nobody else has, and so
@@ -169,8 +170,29 @@ BEYOND: Final = (
 WITH_ITS_GANG: Final = "gang {} waits as a whole, since too few of its members fit: {}"
 
 
-Gangs = Mapping[str, tuple[str, int]]
-"""Pod -> the gang that it starts with, and how many of its members may be held without holding all."""
+Gangs = Mapping[str, tuple[str, int, int]]
+"""Pod -> the gang that it starts with, how many of its members may be held without holding all, and how many
+that come later ask as this one."""
+
+
+class ToCome(NamedTuple):
+    """Members of gangs that are made later, those that ask alike together, by a name that no pod has."""
+
+    charges: dict[str, Charge]
+    gangs: dict[str, tuple[str, int, int]]
+
+
+def to_come(charges: Mapping[str, Charge], gangs: Gangs) -> ToCome:
+    """They start with those that are there, or nobody does: a gang of which a half has room in a quota would
+    hold that and wait."""
+    found = ToCome({}, {})
+    for name, (gang, spare, number) in gangs.items():
+        if number and name in charges:
+            one = charges[name]
+            called = f"{name}, {number} to come"
+            more = {resource: (amount or 0) * number for resource, amount in one.amounts.items()}
+            found.charges[called], found.gangs[called] = Charge(one.pod, more), (gang, spare, 0)
+    return found
 
 
 def beyond(
@@ -191,7 +213,7 @@ def beyond(
         if name in served:
             _take(quotas, charges[name], taken)
         else:
-            gang, _ = gangs.get(name, ("", 0))
+            gang = gangs[name][0] if name in gangs else ""
             in_turn.setdefault((gang, "" if gang else name), []).append(name)
 
     def counted(quota: Object, name: str) -> int:

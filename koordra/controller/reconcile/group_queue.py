@@ -37,7 +37,7 @@ from koordra.placement.request.claim_groups import MAX_CONSUMERS
 NOT_READ_PAUSE = 1.0
 """Seconds. Nothing wakes a pass when quotas were read and there are none."""
 
-Quota = Callable[[Sequence[PodClaims], Mapping[str, tuple[str, int]]], Mapping[str, str]]
+Quota = Callable[[Sequence[PodClaims], Mapping[str, tuple[str, int, int]]], Mapping[str, str]]
 """(pods that wait, members that start together) -> why some get no devices, by uid (legacy/controller)."""
 
 Basis = tuple[object, ...]

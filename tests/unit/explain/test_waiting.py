@@ -39,7 +39,7 @@ from koordra.controller.reporting.claim_events import LONGEST_MESSAGE, ClaimEven
 from tests.fakes.kube_api import KINDS, FakeCaches, FakeKubeApi
 from tests.unit.explain.clusters import Dict, cluster
 
-Gangs = dict[str, tuple[str, int]]
+Gangs = dict[str, tuple[str, int, int]]
 KIND_NAMED: Final = {kind.kind: kind for kind in KINDS}
 NOW: Final = "2026-11-21T00:00:00Z"
 MANIFESTS = sorted((Path(__file__).parent / "waiting").glob("*.yaml"))

@@ -10,7 +10,7 @@ import pytest
 from koordra.api import objects
 from koordra.api.kinds import DEVICE_HOLDS, PODS, RESOURCE_CLAIMS
 from koordra.compat.quota_charges import charged_as
-from koordra.controller.gangs.declared.annotations import GANG, GANG_HOLD, GANG_MIN
+from koordra.controller.gangs.declared.annotations import GANG, GANG_HOLD, GANG_MIN, GANG_START
 from koordra.controller.gangs.declared.workload_kind import COMPLETION_INDEX
 from koordra.controller.legacy import quota
 from koordra.controller.legacy.held_seats import HeldSeats
@@ -167,3 +167,22 @@ def test_what_quotas_look_at_of_a_pod_is_kept_in_bounded_size() -> None:
         scoped = a_quota({"requests.nvidia.com/gpu": "1"}, scopes=[scope])
         assert quota.in_scope(scoped, kept) is quota.in_scope(scoped, {"spec": spec}) is True
     assert charged_as({"spec": {"resourceClaims": [{"name": "own", "resourceClaimName": "c"}]}}) == {}
+
+
+def test_a_leader_waits_until_the_quota_has_room_for_its_workers_too(leader: Callable[..., Leader]) -> None:
+    """One of two cards is taken: the leader alone would get the other, and its worker none."""
+    cluster = leader(TWO_CARDS)
+    gang = Gang(cluster)
+    other = gang.admit(None)
+    gang.settle()
+    first = gang.admit(0, **{GANG: "train", GANG_MIN: "2", GANG_START: "LeaderFirst"})
+    gang.settle()
+    assert cluster.served() == [other]
+    (said,) = {one.message for one in cluster.told if one.reason == "QuotaExceeded"}
+    assert "gang default/train waits as a whole" in said
+    gang.lose(other)
+    gang.settle()
+    assert cluster.served() == [first]
+    late = gang.admit(None)
+    gang.settle()
+    assert late not in cluster.served(), "what is held for the worker is in the quota"

@@ -50,7 +50,7 @@ def beyond(quotas: Sequence[Object], pods: Sequence[PodCharge]) -> dict[str, str
         quotas,
         {pod.name: pod.charge for pod in pods},
         served={pod.name for pod in pods if pod.has_devices},
-        gangs={pod.name: (pod.gang, pod.spare) for pod in pods if pod.gang},
+        gangs={pod.name: (pod.gang, pod.spare, 0) for pod in pods if pod.gang},
     )
 
 

@@ -118,7 +118,7 @@ def _of_job(
             sample = ready[0]
             like = sample.key
         claims = _claims(pod, job, classes) if sample is None else _copies(sample, pod)
-        members.append(Member(pod, claims, index))
+        members.append(Member(pod, claims, index, like="" if sample is None else sample.uid))
     return Coming(tuple(members), like=like)
 
 
@@ -227,7 +227,7 @@ def to_come(like: Member, index: MemberIndex | None, number: int) -> Member:
     """A member like this one, with claims like its own, that is nowhere yet."""
     spec = {name: value for name, value in objects.spec_of(like.pod).items() if name != "nodeName"}
     pod = {**_renamed(like.pod, f"-to-come-{number}"), "spec": spec}
-    return Member(pod, _copies(like, pod), index)
+    return Member(pod, _copies(like, pod), index, like=like.uid)
 
 
 def _copies(like: Member, pod: Object) -> PodClaims:
