@@ -62,7 +62,7 @@ annotation | y | gang.scheduling.koordinator.sh/min-available | members that sta
 annotation | y | gang.scheduling.koordinator.sh/total-number | members of the gang | stays: koordra's controller reads it too
 annotation | y | gang.scheduling.koordinator.sh/mode | Strict or NonStrict | stays: koordra's controller reads it too
 annotation | y | gang.scheduling.koordinator.sh/waiting-time | how long members wait for each other | stays: koordra's controller reads it too
-annotation | y | gang.scheduling.koordinator.sh/groups | gangs that start together | stays: koordra's controller refuses such gangs, with the way to say it
+annotation | y | gang.scheduling.koordinator.sh/groups | gangs that start together | stays: koordra's controller reads it too
 annotation | y | gang.scheduling.koordinator.sh/match-policy | which members count | stays: koordra's controller reads it too
 annotation | y | gang.scheduling.koordinator.sh/timeout | when the gang gave up | stays: written by Koordinator's scheduler about gangs
 annotation | y | gang.scheduling.koordinator.sh/network-topology-spec | levels of the network | stays: koordra's controller reads it too

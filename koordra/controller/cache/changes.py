@@ -44,6 +44,8 @@ POD_GROUPS: Final = tuple(
         ("scheduling.x-k8s.io", "v1alpha1", "PodGroup"),
         ("scheduling.sigs.k8s.io", "v1alpha1", "PodGroup"),
         ("scheduling.volcano.sh", "v1beta1", "PodGroup"),
+        ("scheduling.run.ai", "v2alpha2", "PodGroup"),
+        ("scheduler.grove.io", "v1alpha1", "PodGang"),
     )
 )
 """The pod groups of others, which say how many members a gang needs. Each is read only where the server has

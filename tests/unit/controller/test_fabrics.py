@@ -112,7 +112,7 @@ def test_the_first_that_knows_every_word_is_taken_and_changes_are_seen() -> None
     fabrics = Fabrics(table, nodes)
     assert fabrics.levels_for({"cloud/rack"}).source == "Topology one"
     assert fabrics.levels_for({"block"}).source == ""
-    assert fabrics.levels_for(()).names[-1] == "nvlink"
+    assert fabrics.levels_for(()).names[-1] == "nvlink-partition"
     assert fabrics.levels_for({"cloud/rack", "block"}).source == ""
     table["topology.volcano.sh/s0"] = hypernode("s0", 1, "Node", {"labelMatch": {"matchLabels": {"r": "1"}}})
     fabrics.on_fabric("", None, table["topology.volcano.sh/s0"])

@@ -8,6 +8,7 @@
     said           what the members of a gang say together
     topology_terms, topology_of_others, parts
                    where in the fabric it wants to be, and how the placement is asked for it
+    subgroups      groups within groups, as KAI and Grove write them
     roles          how many members each role needs, and after whom it starts
     disruption     how a PodGroup of Kubernetes may be disrupted, and how urgent it is
     terms          how many members, for how long, and where: what all members agree on

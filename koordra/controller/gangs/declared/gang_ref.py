@@ -15,6 +15,9 @@ The first of these that a pod carries counts:
                                                                          .../min-available
     volcano       annotation scheduling.k8s.io/group-name                PodGroup, minMember
     kueue         label kueue.x-k8s.io/pod-group-name                    annotation .../pod-group-total-count
+    grove         label grove.io/podgang                                 PodGang, podgroups[].minReplicas
+    kai           annotation pod-group-name, beside labels               PodGroup, minMember
+                  kai.scheduler/...
 
 A gang never crosses namespaces: its name is looked up in the pod's own. Where its replicas are gangs of their
 own (gang_by), each is called by the name and what the replica's labels say: `serve:0`. Gangs of Koordinator's
@@ -33,7 +36,7 @@ from typing import Any, Final, NamedTuple
 from koordra.api import objects
 from koordra.controller.gangs.declared.annotations import GANG
 from koordra.controller.gangs.declared.gang_by import replica_of
-from koordra.controller.gangs.declared.workload_kind import is_ahead
+from koordra.controller.gangs.declared.workload_kind import GROVE, is_ahead
 
 KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
 _COSCHEDULING: Final = "scheduling.x-k8s.io/pod-group"
@@ -41,6 +44,7 @@ COSCHEDULING_OLD: Final = "pod-group.scheduling.sigs.k8s.io"
 _VOLCANO: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 _GROUPS: Final = KOORDINATOR + "groups"
 MOST_JOINED: Final = 16
+KAI: Final = "kai.scheduler/"
 KUEUE: Final = "kueue.x-k8s.io/pod-group-"
 
 
@@ -51,6 +55,8 @@ class Source(StrEnum):
     COSCHEDULING = "coscheduling"
     VOLCANO = "volcano"
     KUEUE = "kueue"
+    GROVE = "grove"
+    KAI = "kai"
 
 
 _NAMED_BY: Final = (
@@ -58,6 +64,8 @@ _NAMED_BY: Final = (
     (Source.COSCHEDULING, (), (_COSCHEDULING, COSCHEDULING_OLD, COSCHEDULING_OLD + "/name")),
     (Source.VOLCANO, _VOLCANO, ()),
     (Source.KUEUE, (), (KUEUE + "name",)),
+    (Source.GROVE, (), (GROVE + "podgang",)),
+    (Source.KAI, ("pod-group-name",), ()),
 )
 """Annotations, and labels, by which pods of a system name their group."""
 
@@ -128,7 +136,7 @@ def group_of(pod: Mapping[str, Any]) -> GangRef | None:
         if found and source is Source.KOORDINATOR:
             joined = joined_groups(annotations.get(KOORDINATOR + "groups", ""), found, where).names
             return GangRef(source, where, min((found, *joined)), joined=joined)
-        if found:
+        if found and (source is not Source.KAI or any(name.startswith(KAI) for name in labels)):
             return GangRef(source, where, found)
     return None
 

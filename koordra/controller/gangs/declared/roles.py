@@ -5,6 +5,7 @@ start. Pure.
     koordra.io/gang-start-after       roles whose members are Ready before the pod's gate is lifted
     Koordinator                       each gang of `groups` is a role, and needs its min-available
     Volcano                           PodGroup minTaskMember, by task
+    KAI, Grove                        each subgroup is a role (subgroups)
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from koordra.controller.gangs.declared.annotations import (
 )
 from koordra.controller.gangs.declared.gang_ref import KOORDINATOR, GangRef
 from koordra.controller.gangs.declared.said import Said
+from koordra.controller.gangs.declared.subgroups import Subgroups
 from koordra.controller.gangs.declared.topology_terms import by, is_inside, role_of_pod
 from koordra.controller.gangs.declared.workload_kind import VOLCANO, told
 
@@ -43,11 +45,18 @@ class RoleTerms:
         return max(0, self.least - len(self.pods.intersection(have))) if self.least else 0
 
 
-def roles_of(ref: GangRef, said: Said, spec: Mapping[str, Any], order: StartOrder) -> tuple[RoleTerms, ...]:
+def roles_of(
+    ref: GangRef, said: Said, spec: Mapping[str, Any], order: StartOrder, subgroups: Subgroups
+) -> tuple[RoleTerms, ...]:
     """`spec`: of the gang's pod group. Of a role that others start after one member is needed."""
     found = [*_own_roles(said), *_joined(ref, said)]
     known = {role.name for role in found if role.least}
     found += [RoleTerms(name, pods, 1) for name, pods in order.roles.items() if pods and name not in known]
+    found += [
+        RoleTerms(one.subgroup.name, _uids(one.pods), one.subgroup.least)
+        for one in subgroups.all
+        if one.subgroup.least and not one.optional
+    ]
     tasks = spec.get("minTaskMember")
     for task, least in sorted(tasks.items()) if isinstance(tasks, Mapping) else ():
         pods = [pod for pod in said.pods if told(pod, VOLCANO + "task-spec") == task]

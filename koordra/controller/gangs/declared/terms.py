@@ -39,6 +39,7 @@ from koordra.controller.gangs.declared.gang_ref import (
 )
 from koordra.controller.gangs.declared.roles import RoleTerms, roles_of, start_order
 from koordra.controller.gangs.declared.said import LONGEST_TIMEOUT, Said, seconds_of
+from koordra.controller.gangs.declared.subgroups import subgroups_of
 from koordra.controller.gangs.declared.topology_of_others import topology_terms
 from koordra.controller.gangs.declared.topology_terms import ANYWHERE, TopologyTerms
 from koordra.controller.gangs.declared.workload_kind import kind_of, role_of
@@ -79,6 +80,8 @@ _POD_GROUPS: Final = {
     Source.KUBERNETES: ("scheduling.k8s.io",),
     Source.COSCHEDULING: ("scheduling.x-k8s.io", "scheduling.sigs.k8s.io"),
     Source.VOLCANO: ("scheduling.volcano.sh",),
+    Source.KAI: ("scheduling.run.ai",),
+    Source.GROVE: ("scheduler.grove.io",),
 }
 """API groups whose PodGroups (Workloads) a system means."""
 
@@ -159,11 +162,14 @@ def terms_of(
     if ref.source is Source.KOORDRA and least is None and not problems:
         problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
     order = start_order(said.pods, problems, whole=labelled and len(said.pods) >= (least or 1))
-    roles = roles_of(ref, said, spec, order)
-    if any(role.least for role in roles):
+    subgroups = subgroups_of(ref, said.pods, spec)
+    roles = roles_of(ref, said, spec, order, subgroups)
+    if subgroups.all:
+        least = max(least or 0, subgroups.least)
+    elif any(role.least for role in roles):
         least = max(least or 0, sum(role.least for role in roles))
     hold, start = _hold(said), said.word(GANG_START, Start)
-    topology = topology_terms(ref, said, spec, least=least)
+    topology = topology_terms(ref, said, spec, subgroups, least=least)
     if topology.least is not None:
         least = max(least or 0, topology.least)
     return Terms(

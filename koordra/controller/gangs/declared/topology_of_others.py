@@ -6,6 +6,7 @@
     Volcano      PodGroup networkTopology, subGroupPolicy; annotations network-topology-mode and -highest-tier
                  (KubeRay: labels, -highest-tier-allowed)
     Koordinator  network-topology-spec
+    KAI, Grove   subgroups, each with its level (subgroups)
     KAI          topology-required-placement, -preferred-placement; segment-size with segment-topology-
                  required-placement, -preferred-placement; pod-index-label
 
@@ -29,8 +30,9 @@ from koordra.allocator.predicates import requirement_matches
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import whole_number
-from koordra.controller.gangs.declared.gang_ref import KOORDINATOR, GangRef, Source, joined_groups
+from koordra.controller.gangs.declared.gang_ref import KAI, KOORDINATOR, GangRef, Source, joined_groups
 from koordra.controller.gangs.declared.said import Said
+from koordra.controller.gangs.declared.subgroups import Subgroups, levels_of
 from koordra.controller.gangs.declared.topology_terms import (
     PartTerms,
     TopologyTerms,
@@ -44,14 +46,15 @@ from koordra.controller.gangs.declared.topology_terms import (
 from koordra.placement.gang import Slices
 
 PODSET: Final = "kueue.x-k8s.io/podset-"
-KAI: Final = "kai.scheduler/"
 VOLCANO: Final = "volcano.sh/network-topology-"
 _GATHER: Final = KOORDINATOR + "network-topology-spec"
 _GROUPS: Final = KOORDINATOR + "groups"
 _LOWEST_TIER: Final = "tier-1"
 
 
-def topology_terms(ref: GangRef, said: Said, spec: Mapping[str, Any], *, least: int | None) -> TopologyTerms:
+def topology_terms(
+    ref: GangRef, said: Said, spec: Mapping[str, Any], subgroups: Subgroups, *, least: int | None
+) -> TopologyTerms:
     """What the pods, and the `spec` of their pod group, say."""
     wishes = Wishes(said.problems)
     own_wishes(said, wishes)
@@ -60,6 +63,12 @@ def topology_terms(ref: GangRef, said: Said, spec: Mapping[str, Any], *, least: 
     _kueue(said.pods, wishes)
     _kai(said, wishes)
     _koordinator(ref, said, wishes)
+    wishes.add(*levels_of(ref, spec))
+    for one in subgroups.all:
+        group = one.subgroup
+        if one.pods and (group.required or group.preferred):
+            part = part_of(group.name, one.pods, group.required, group.preferred)
+            wishes.parts.append(replace(part, size=one.size if one.optional else None))
     _joined(ref, said)
     _volcano(said, spec if ref.source is Source.VOLCANO else {}, wishes)
     return wishes.terms(said.pods, least=least)

@@ -1,0 +1,148 @@
+"""Groups within groups: the subgroups of KAI's PodGroup, and the pod groups of Grove's PodGang. Pure.
+
+    KAI     subGroups[] {name, parent, minMember, minSubGroup, topologyConstraint {requiredTopologyLevel,
+            preferredTopologyLevel}}; a pod is in the one that its label kai.scheduler/subgroup-name names
+    Grove   podgroups[] {name, minReplicas, topologyConstraint.packConstraint {required, preferred}}, and
+            topologyConstraintGroupConfigs[] {name, podGroupNames, topologyConstraint}, which are around
+            several; a pod is in the one that its label grove.io/podclique names
+
+A subgroup without others in it needs so many members. Where fewer of those in one are needed than there are
+(minSubGroup), the gang needs as many members as the smallest have, and none of them by itself.
+
+Facts: KAI 0.17, Grove 0.1-alpha.12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from koordra.api import objects
+from koordra.api.objects import Fields, Object
+from koordra.controller.gangs.declared.gang_ref import GangRef, Source
+from koordra.controller.gangs.declared.workload_kind import GROVE
+
+MOST_SUBGROUPS: Final = 1024
+MOST_LAYERS: Final = 8
+_LEAF_OF: Final = {Source.KAI: "kai.scheduler/subgroup-name", Source.GROVE: GROVE + "podclique"}
+
+
+@dataclass(frozen=True, slots=True)
+class Subgroup:
+    """`least`: members of those that nothing is in; `needs`: how many of those in it, None for all."""
+
+    name: str
+    parent: str = ""
+    least: int = 0
+    needs: int | None = None
+    required: str | None = None
+    preferred: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubgroupTerms:
+    """With its pods, by uid; `size`: the least that it has; `optional`: the gang may do without it."""
+
+    subgroup: Subgroup
+    pods: tuple[Object, ...]
+    size: int
+    optional: bool
+
+
+class Subgroups(NamedTuple):
+    """`least`: members that they need together."""
+
+    all: tuple[SubgroupTerms, ...] = ()
+    least: int = 0
+
+
+def subgroups_of(ref: GangRef, pods: Sequence[Object], spec: Mapping[str, Any]) -> Subgroups:
+    """The outer ones first. `spec`: of the gang's pod group. Subgroups that are in each other in a circle, or
+    deeper than MOST_LAYERS, are left out."""
+    said = {one.name: one for one in _said(ref, spec)[:MOST_SUBGROUPS]}
+    chains = {name: chain for name in said if (chain := _chain(name, said))}
+    whole = Subgroup("", needs=_number(spec.get("minSubGroup")))
+    inner: dict[str, list[str]] = {name: [] for name in ("", *chains)}
+    for name, chain in chains.items():
+        inner[chain[1] if len(chain) > 1 else ""].append(name)
+    sizes, optional = dict[str, int](), dict[str, bool]()
+    for name in sorted(chains, key=lambda name: -len(chains[name])):
+        own = sorted(sizes[one] for one in inner[name])
+        sizes[name] = sum(own[: said[name].needs]) if own else said[name].least
+    for name in ("", *sorted(chains, key=lambda name: (len(chains[name]), name))):
+        needs = (said[name] if name else whole).needs
+        for one in inner[name]:
+            optional[one] = optional.get(name, False) or (needs is not None and needs < len(inner[name]))
+    inside: dict[str, list[Object]] = {name: [] for name in chains}
+    for pod in pods:
+        leaf = objects.labels_of(pod).get(_LEAF_OF.get(ref.source, ""), "")
+        for name in chains.get(leaf, ()):
+            inside[name].append(pod)
+    found = tuple(
+        SubgroupTerms(said[name], tuple(inside[name]), sizes[name], optional[name]) for name in optional
+    )
+    return Subgroups(found, sum(sorted(sizes[name] for name in inner[""])[: whole.needs]))
+
+
+def levels_of(ref: GangRef, spec: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Required and preferred of the group as a whole."""
+    return _levels(spec) if ref.source in _LEAF_OF else (None, None)
+
+
+def _said(ref: GangRef, spec: Mapping[str, Any]) -> list[Subgroup]:
+    if ref.source is Source.KAI:
+        return [
+            Subgroup(
+                str(one.get("name")),
+                str(one.get("parent") or ""),
+                _number(one.get("minMember")) or 0,
+                _number(one.get("minSubGroup")),
+                *_levels(one),
+            )
+            for one in _maps(spec.get("subGroups"))
+        ]
+    if ref.source is not Source.GROVE:
+        return []
+    around = {
+        str(name): str(group.get("name"))
+        for group in _maps(spec.get("topologyConstraintGroupConfigs"))
+        for name in group.get("podGroupNames") or ()
+    }
+    outer = [
+        Subgroup(str(group.get("name")), "", 0, None, *_levels(group))
+        for group in _maps(spec.get("topologyConstraintGroupConfigs"))
+    ]
+    groups = _maps(spec.get("podgroups"))
+    return outer + [
+        Subgroup(name, around.get(name, ""), _number(one.get("minReplicas")) or 0, None, *_levels(one))
+        for one in groups
+        if (name := str(one.get("name")))
+    ]
+
+
+def _levels(said: Fields) -> tuple[str | None, str | None]:
+    constraint = objects.fields(said.get("topologyConstraint"))
+    packed = objects.fields(constraint.get("packConstraint"))
+    required = packed.get("required") or constraint.get("requiredTopologyLevel")
+    preferred = packed.get("preferred") or constraint.get("preferredTopologyLevel")
+    return (str(required) if required else None), (str(preferred) if preferred else None)
+
+
+def _chain(name: str, known: Mapping[str, Subgroup]) -> list[str]:
+    """The subgroup and those that it is in; nothing where that is a circle, or too deep."""
+    found: list[str] = []
+    while name in known:
+        if name in found or len(found) == MOST_LAYERS:
+            return []
+        found.append(name)
+        name = known[name].parent
+    return found
+
+
+def _maps(value: object) -> list[Fields]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
