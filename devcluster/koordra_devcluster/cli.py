@@ -45,7 +45,7 @@ def command() -> None:
     multiple=True,
     type=click.Choice(["GenericWorkload"]),
     help="A gate that is off in Kubernetes and on here: GenericWorkload serves Workload and PodGroup "
-    "(scheduling.k8s.io/v1alpha2). Repeatable.",
+    "(scheduling.k8s.io/v1alpha2), and claims of PodGroups are made. Repeatable.",
 )
 @click.option(
     "--operator",

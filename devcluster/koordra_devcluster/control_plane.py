@@ -9,19 +9,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from koordra.kube.kubeconfig import new_client
 from koordra.logs import get_logger
 from koordra.process import lifecycle
+from koordra_devcluster.apiserver.resources import GENERIC_WORKLOAD, POD_GROUPS
 from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.apiserver.validation.classes import CompileCel, accept_cel
-from koordra_devcluster.controllers import claims, garbage
+from koordra_devcluster.controllers import claims, garbage, group_claims
 from koordra_devcluster.controllers.informers import Informers
 from koordra_devcluster.controllers.operators import loops as operator_loops
 from koordra_devcluster.controllers.workloads import loops as workloads
 from koordra_devcluster.scheduler import loop as scheduler
 
 log = get_logger(__name__)
+
+
+class _Loop(Protocol):
+    def start(self, stop: threading.Event) -> None: ...
 
 
 class ControlPlane:
@@ -42,6 +48,7 @@ class ControlPlane:
         operators: Sequence[str] = (),
     ) -> None:
         self._operators = operators
+        self._has_groups = GENERIC_WORKLOAD in gates
         self.server = ApiServer(directory, port=port, compile_cel=compile_cel, audit=audit, gates=gates)
         self.kubeconfig = kubeconfig or directory / "kubeconfig"
         self._first_backoff = first_backoff
@@ -59,14 +66,17 @@ class ControlPlane:
                 *workloads.WATCHED,
                 *scheduler.WATCHED,
                 *operator_loops.watched(self._operators),
+                *((POD_GROUPS,) if self._has_groups else ()),
             )
         )
         informers = Informers(
             new_client(str(self.kubeconfig), user_agent="devcluster-watches"), tuple(watched)
         )
-        loops = (
+        loops: tuple[_Loop, ...] = (
             claims.ClaimLoops(
-                new_client(str(self.kubeconfig), user_agent="kube-controller-manager"), informers
+                new_client(str(self.kubeconfig), user_agent="kube-controller-manager"),
+                informers,
+                groups=self._has_groups,
             ),
             garbage.GarbageLoops(
                 new_client(str(self.kubeconfig), user_agent="kube-controller-manager"), informers
@@ -81,6 +91,9 @@ class ControlPlane:
             ),
             operator_loops.OperatorLoops(operator, informers, self._operators),
         )
+        if self._has_groups:
+            manager = new_client(str(self.kubeconfig), user_agent="kube-controller-manager")
+            loops = (*loops, group_claims.GroupClaimLoop(manager, informers))
         informers.start(stop)
         informers.wait_synced(stop)
         for one in loops:

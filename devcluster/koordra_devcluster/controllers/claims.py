@@ -33,6 +33,8 @@ from koordra.errors import Invalid, NotFound
 from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 from koordra.process import lifecycle
+from koordra_devcluster.apiserver.resources import POD_GROUPS
+from koordra_devcluster.controllers import group_claims
 from koordra_devcluster.controllers.informers import Informers
 from koordra_devcluster.controllers.recorder import Recorder
 from koordra_devcluster.controllers.workqueue import WorkQueue
@@ -84,10 +86,11 @@ def claim_for(pod: Object, entry: Object, template: Object) -> Object:
 
 
 class ClaimLoops:
-    """Both loops over shared informers (kinds: WATCHED)."""
+    """Both loops over shared informers (kinds: WATCHED; `groups`: and PodGroups)."""
 
-    def __init__(self, client: KubeClient, informers: Informers) -> None:
+    def __init__(self, client: KubeClient, informers: Informers, *, groups: bool = False) -> None:
         self._client = client
+        self._has_groups = groups
         self._informers = informers
         self._recorder = Recorder(client, "resource-claim-controller")
         self._pods = WorkQueue("claims-of-pods", self._sync_pod)
@@ -96,6 +99,8 @@ class ClaimLoops:
         informers.listen(kinds.PODS, self._pod_changed)
         informers.listen(kinds.RESOURCE_CLAIMS, self._claim_changed)
         informers.listen(kinds.RESOURCE_CLAIM_TEMPLATES, self._template_changed)
+        if groups:
+            informers.listen(POD_GROUPS, self._group_changed)
 
     def start(self, stop: threading.Event) -> None:
         """Call once the informers are synced."""
@@ -140,9 +145,13 @@ class ClaimLoops:
         if pod is None or pod_is_done(pod) or is_deleting(pod):
             return
         made: list[Object] = []
+        group = self._group_of(pod)
         for entry in spec_of(pod).get("resourceClaims") or ():
             if entry.get("resourceClaimTemplateName"):
-                claim_name = self._ensure_claim(pod, entry)
+                if group_claims.shared_entry(entry, group):
+                    claim_name = group_claims.noted_claim(group, entry["name"])
+                else:
+                    claim_name = self._ensure_claim(pod, entry)
                 if claim_name is not None:
                     made.append({"name": entry["name"], "resourceClaimName": claim_name})
         if made and made != [one for one in status_of(pod).get("resourceClaimStatuses") or () if one in made]:
@@ -156,6 +165,18 @@ class ClaimLoops:
             )
         if spec_of(pod).get("nodeName"):
             self._reserve(pod)
+
+    def _group_of(self, pod: Object) -> Object:
+        """The pod's PodGroup, nothing where it has none, or the server has no such kind."""
+        named = group_claims.group_name(pod)
+        if not named or not self._has_groups:
+            return {}
+        return self._informers.get(POD_GROUPS, f"{metadata(pod)['namespace']}/{named}") or {}
+
+    def _group_changed(self, _event: str, group: Object, /) -> None:
+        for pod in self._informers.objects(kinds.PODS):
+            if group_claims.group_name(pod) == name(group):
+                self._pods.add(key(pod))
 
     def _ensure_claim(self, pod: Object, entry: Object) -> str | None:
         """Name of the claim of a template entry; it is created where there is none."""
@@ -200,9 +221,10 @@ class ClaimLoops:
             if claim is None or is_deleting(claim) or status_of(claim).get("allocation") is None:
                 continue
             reserved = list(status_of(claim).get("reservedFor") or ())
-            if any(entry.get("uid") == uid(pod) for entry in reserved):
+            consumer = group_claims.consumer(claim, pod)
+            if any(entry.get("uid") == consumer["uid"] for entry in reserved):
                 continue
-            reserved.append({"resource": "pods", "name": name(pod), "uid": uid(pod)})
+            reserved.append(consumer)
             self._write_status(claim, {**status_of(claim), "reservedFor": reserved})
 
     # --- claims ---
@@ -228,7 +250,10 @@ class ClaimLoops:
             )
 
     def _is_live(self, claim: Object, entry: dict[str, Any]) -> bool:
-        """Whether a consumer still needs the claim. Only pods are known; anything else is kept."""
+        """Whether a consumer still needs the claim. Pods and PodGroups are known; all else is kept."""
+        if entry.get("resource") == group_claims.RESOURCE and self._has_groups:
+            group = self._informers.get(POD_GROUPS, f"{metadata(claim)['namespace']}/{entry.get('name')}")
+            return group is not None and uid(group) == entry.get("uid")
         if entry.get("resource") != "pods" or entry.get("apiGroup"):
             return True
         pod = self._pod(metadata(claim)["namespace"], str(entry.get("name")))

@@ -16,6 +16,7 @@ from typing import Any
 
 from koordra.api.objects import Object, key, metadata, name, pod_claim_names, spec_of, status_of, uid
 from koordra.errors import NotFound, PrepareError
+from koordra_devcluster.controllers.group_claims import RESOURCE, group_name, owning_group
 from koordra_devcluster.kubelet.claim_cache import ClaimCache, ClaimInfo, PreparedDevice
 from koordra_devcluster.kubelet.drivers import DriverPlugin
 
@@ -115,7 +116,7 @@ class ResourceManager:
         allocation = status_of(claim).get("allocation")
         if allocation is None:
             raise PrepareError(f"ResourceClaim {key(claim)}: not allocated")
-        if not any(one.get("uid") == uid(pod) for one in status_of(claim).get("reservedFor") or ()):
+        if not any(_names(one, pod) for one in status_of(claim).get("reservedFor") or ()):
             raise PrepareError(
                 f"pod {key(pod)} ({uid(pod)}) is not allowed to use resource claim {key(claim)} ({uid(claim)})"
             )
@@ -163,6 +164,13 @@ class ResourceManager:
                 )
 
 
+def _names(consumer: Object, pod: Object) -> bool:
+    """Whether an entry of reservedFor means the pod, or its group, whose uid no pod knows."""
+    if consumer.get("resource") == RESOURCE:
+        return bool(consumer.get("name")) and consumer.get("name") == group_name(pod)
+    return bool(consumer.get("uid") == uid(pod))
+
+
 def _drivers(allocation: Object) -> list[str]:
     results = (allocation.get("devices") or {}).get("results") or ()
     return list(dict.fromkeys(str(result["driver"]) for result in results))
@@ -175,7 +183,7 @@ def _check_owner(pod: Object, entry: str, claim: Object) -> None:
         for one in spec_of(pod).get("resourceClaims") or ()
     )
     owners = [one.get("uid") for one in metadata(claim).get("ownerReferences") or () if one.get("controller")]
-    if from_template and uid(pod) not in owners:
+    if from_template and uid(pod) not in owners and owning_group(claim, pod) is None:
         raise PrepareError(
             f"ResourceClaim {key(claim)} was not created for pod {key(pod)} (pod is not owner)"
         )

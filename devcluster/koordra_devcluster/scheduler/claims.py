@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from koordra.api.objects import Object, is_deleting, metadata, name, pod_claim_names, spec_of, status_of, uid
+from koordra_devcluster.controllers.group_claims import consumer, owning_group
 from koordra_devcluster.scheduler import nodes
 
 CANNOT_ALLOCATE = "cannot allocate all claims"
@@ -49,7 +50,7 @@ def of_pod(pod: Object, find: Callable[[str, str], Object | None]) -> list[Objec
 
 
 def _belongs(pod: Object, entry: str, claim: Object) -> bool:
-    """A template entry's claim must be owned by the pod."""
+    """A template entry's claim must be owned by the pod, or by its group."""
     template = next(
         (
             one.get("resourceClaimTemplateName")
@@ -58,8 +59,10 @@ def _belongs(pod: Object, entry: str, claim: Object) -> bool:
         ),
         None,
     )
-    return not template or any(
-        one.get("uid") == uid(pod) for one in metadata(claim).get("ownerReferences") or ()
+    return (
+        not template
+        or owning_group(claim, pod) is not None
+        or any(one.get("uid") == uid(pod) for one in metadata(claim).get("ownerReferences") or ())
     )
 
 
@@ -112,4 +115,5 @@ def to_erase(unavailable: Iterable[Object], pod: Object) -> Object | None:
 
 
 def is_reserved(claim: Object, pod: Object) -> bool:
-    return any(entry.get("uid") == uid(pod) for entry in status_of(claim).get("reservedFor") or ())
+    consumer_uid = consumer(claim, pod)["uid"]
+    return any(entry.get("uid") == consumer_uid for entry in status_of(claim).get("reservedFor") or ())

@@ -41,6 +41,7 @@ from koordra.logs import get_logger
 from koordra.process import lifecycle
 from koordra_devcluster.apiserver.fields.schema import format_time
 from koordra_devcluster.controllers.claims import STRATEGIC_MERGE_PATCH
+from koordra_devcluster.controllers.group_claims import consumer
 from koordra_devcluster.controllers.informers import Informers
 from koordra_devcluster.controllers.recorder import Recorder
 from koordra_devcluster.controllers.workqueue import WorkQueue
@@ -280,7 +281,7 @@ class Scheduler:
                 "allocation": {"allocationTimestamp": format_time(datetime.now(UTC)), **allocation},
                 "reservedFor": [
                     *(status_of(claim).get("reservedFor") or ()),
-                    {"resource": "pods", "name": name(pod), "uid": uid(pod)},
+                    consumer(claim, pod),
                 ],
             }
             try:

@@ -15,7 +15,7 @@ from koordra.controller.gangs.declared.disruption import Disruption, DisruptionM
 from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.controller.gangs.declared.terms import terms_of
 from tests.fakes.joint_cluster import JointCluster
-from tests.unit.gangs.test_gang_course import let_go
+from tests.unit.gangs.test_gang_course import let_go, told
 from tests.unit.gangs.test_gangs_preempt import evicted, gang, go, running
 
 ALPHA = next(kind for kind in POD_GROUPS if kind.version == "v1alpha2")
@@ -149,7 +149,7 @@ def test_the_priority_of_the_group_counts_instead_of_its_pods(
 
 
 @pytest.mark.parametrize(("said", "takes"), [({}, True), ({"preemptionPolicy": "Never"}, False)])
-def test_a_group_that_preempts_nobody(said: dict[str, str], takes: bool) -> None:
+def test_a_group_that_preempts_nobody(said: dict[str, Any], takes: bool) -> None:
     cluster = JointCluster(nodes=2, gpus=1, preemption=True)
     running(cluster, *gang(cluster, "w", 2, priority=1))
     pod_group(cluster, "u", priority=7, **said)
@@ -185,3 +185,56 @@ def test_the_least_of_a_group_may_change() -> None:
     cluster.pass_time(1000)
     cluster.settle()
     assert evicted(cluster) == []
+
+
+BASIC: Any = {"basic": {}}
+
+
+@pytest.mark.parametrize("said", TOGETHER)
+def test_the_pods_of_a_basic_group_start_one_by_one_and_end_together(said: Any) -> None:
+    cluster = JointCluster(nodes=2, gpus=1, preemption=True)
+    pod_group(cluster, "w", schedulingPolicy=BASIC, disruptionMode=said)
+    pods = members(cluster, "w", 3, priority=1)
+    cluster.settle()
+    assert let_go(cluster) == pods[:2], "there is no room for the third"
+    running(cluster, *pods[:2])
+    single(cluster, priority=5)
+    assert evicted(cluster) == pods[:2]
+
+
+@pytest.mark.parametrize("said", [None, *ALONE])
+def test_a_basic_group_that_says_no_more_is_no_gang(said: Any) -> None:
+    pod = {
+        "metadata": {"name": "w", "namespace": "team"},
+        "spec": {"schedulingGroup": {"podGroupName": "train"}},
+    }
+    spec = {"schedulingPolicy": BASIC} | ({} if said is None else {"disruptionMode": said})
+    ref = gang_of(pod)
+    assert ref is not None
+    assert terms_of(ref, [pod], {"scheduling.k8s.io/team/train": {"spec": spec}}) is None
+
+
+def test_a_basic_group_with_a_domain_is_kept_in_it() -> None:
+    pod = {
+        "metadata": {"name": "w", "namespace": "team"},
+        "spec": {"schedulingGroup": {"podGroupName": "train"}},
+    }
+    spec = {"schedulingPolicy": BASIC, "schedulingConstraints": {"topology": [{"key": "example.com/rack"}]}}
+    ref = gang_of(pod)
+    assert ref is not None
+    terms = terms_of(ref, [pod], {"scheduling.k8s.io/team/train": {"spec": spec}})
+    assert terms is not None
+    assert terms.least == 1
+    assert "example.com/rack" in str(terms.topology)
+
+
+def test_a_group_of_a_composite_group_does_not_start_without_the_others() -> None:
+    """1.37, alpha: in no server that could be had, so its policy is not guessed."""
+    cluster = JointCluster(nodes=2, gpus=1)
+    pod_group(cluster, "w", parentCompositePodGroupName="all")
+    members(cluster, "w", 2)
+    cluster.settle()
+    assert let_go(cluster) == []
+    (message,) = set(told(cluster, "GangRefused"))
+    assert "PodGroup w is part of CompositePodGroup all" in message
+    assert "koordra.io/gang-role" in message
