@@ -146,6 +146,8 @@ class ClaimLoops:
             return
         made: list[Object] = []
         group = self._group_of(pod)
+        if group is None:
+            return
         for entry in spec_of(pod).get("resourceClaims") or ():
             if entry.get("resourceClaimTemplateName"):
                 if group_claims.shared_entry(entry, group):
@@ -166,12 +168,13 @@ class ClaimLoops:
         if spec_of(pod).get("nodeName"):
             self._reserve(pod)
 
-    def _group_of(self, pod: Object) -> Object:
-        """The pod's PodGroup, nothing where it has none, or the server has no such kind."""
+    def _group_of(self, pod: Object) -> Object | None:
+        """The pod's PodGroup, nothing where it has none, or the server has no such kind; None until it is
+        seen: only then is it known whose claims the pod's are."""
         named = group_claims.group_name(pod)
         if not named or not self._has_groups:
             return {}
-        return self._informers.get(POD_GROUPS, f"{metadata(pod)['namespace']}/{named}") or {}
+        return self._informers.get(POD_GROUPS, f"{metadata(pod)['namespace']}/{named}")
 
     def _group_changed(self, _event: str, group: Object, /) -> None:
         for pod in self._informers.objects(kinds.PODS):

@@ -102,6 +102,8 @@ def test_an_entry_that_is_not_the_groups_is_the_pods_own(
     for one in ("two", "else"):
         client.create(kinds.RESOURCE_CLAIM_TEMPLATES, template(one))
     client.create(POD_GROUPS, group())
+    other = group(resourceClaims=[])
+    client.create(POD_GROUPS, {**other, "metadata": {**other["metadata"], "name": "another"}})
     eventually(lambda: len(claims(client)) == 1)
     client.create(kinds.PODS, member("a", *entries, group=name))
     eventually(lambda: len(claims(client)) == 2)
@@ -110,6 +112,16 @@ def test_an_entry_that_is_not_the_groups_is_the_pods_own(
         one["metadata"]["name"]: one["metadata"]["ownerReferences"][0]["kind"] for one in claims(client)
     }
     assert owners[noted(client, "a")[0]] == "Pod"
+
+
+def test_a_group_that_comes_late_is_waited_for(client: KubeClient) -> None:
+    client.create(kinds.RESOURCE_CLAIM_TEMPLATES, template("two"))
+    client.create(kinds.PODS, member("a"))
+    threading.Event().wait(0.5)
+    assert claims(client) == []
+    client.create(POD_GROUPS, group())
+    eventually(lambda: noted(client, "a"))
+    assert len(claims(client)) == 1
 
 
 def test_a_template_that_comes_late_is_found(client: KubeClient) -> None:
