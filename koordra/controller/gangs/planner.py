@@ -183,7 +183,10 @@ class GangPlanner:
         self.reservation.placed(gang.key, now=self.context.clock())
         self._shrunk.pop(gang.key, None)
         nodes = len({placed.node for placed in there.members if placed.node})
-        where = f"{events.number_of(len(there.members), 'member')} on {events.number_of(nodes, 'node')}"
+        pods = sum(
+            len(request.groups[placed.key].pods) for placed in there.members
+        )  # a claim may have several
+        where = f"{events.number_of(pods, 'member')} on {events.number_of(nodes, 'node')}"
         if growing:
             self.reporter.report(gang, events.GROWS, f"{where} more; {answer.size} are placed")
         elif request.status.phase is GangPhase.WAITING:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,6 +116,28 @@ def test_all_that_a_command_started_ends_with_it(box: ContainerRuntime, tmp_path
     eventually(lambda: not alive(path))
 
 
+def test_commands_end_with_a_kubelet_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "names").write_text("127.0.0.1 localhost\n")
+    program = (
+        "import sys, time; from pathlib import Path\n"
+        "from koordra_devcluster.container_runtime.commands import Commands\n"
+        "folder = Path(sys.argv[1])\n"
+        "commands = Commands(folder, hidden=folder / 'machine', hosts=lambda _: folder / 'names')\n"
+        "command = ['sh', '-c', 'while :; do echo x; sleep 0.02; done']\n"
+        "record = {'id': 'c', 'command': command, 'env': {}, 'mounts': []}\n"
+        "commands.start(record, {'namespace': 'team', 'name': 'p', 'hostname': 'p'})\n"
+        "time.sleep(600)\n"
+    )
+    kubelet = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
+    path = tmp_path / "output" / "c.log"
+    try:
+        eventually(lambda: path.exists() and path.stat().st_size > 0 and alive(path))
+    finally:
+        kubelet.kill()
+        kubelet.wait()
+    eventually(lambda: not alive(path))
+
+
 def test_containers_of_a_runtime_that_was_killed_are_found_exited(
     box: ContainerRuntime, tmp_path: Path
 ) -> None:
@@ -133,6 +158,10 @@ def test_a_command_that_is_not_there_ends_with_its_reason(box: ContainerRuntime,
 
 def test_a_signal_reaches_a_command(box: ContainerRuntime, tmp_path: Path) -> None:
     """koordra's processes block signals in their threads; what they start must not."""
-    record = run(box, "trap 'echo got it; exit 0' TERM; kill -TERM $$; sleep 60")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        record = run(box, "trap 'echo got it; exit 0' TERM; kill -TERM $$; sleep 60")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert ended(box)["exitCode"] == 0
     assert said(tmp_path, record) == "got it\n"

@@ -15,7 +15,7 @@ from koordra.controller.cache.consumers import consumer_of, first_consumers
 from koordra.placement.request.claim_groups import MAX_CONSUMERS
 from tests.fakes.joint_cluster import JointCluster, claim
 from tests.unit.controller.test_driver_release import OWNER, taint
-from tests.unit.gangs.test_gang_course import gates, let_go
+from tests.unit.gangs.test_gang_course import gates, let_go, told
 from tests.unit.gangs.test_gangs_preempt import evicted, gang
 from tests.unit.gangs.test_pod_groups import ALPHA, SHRINKS, pod_group, single
 
@@ -80,6 +80,7 @@ def test_the_pods_of_the_group_get_the_claim_together() -> None:
     cluster.settle()
     assert let_go(cluster) == pods
     assert len(cluster.devices("train-gpu")) == 1
+    assert "3 members on 1 node" in told(cluster, "GangStarts")[0]
     scheduled(cluster, *pods)
     assert len(cluster.devices("train-gpu")) == 1
 
