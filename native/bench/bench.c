@@ -2,6 +2,9 @@
  *
  *     bench pairs N      nanoseconds for one cuMemAlloc and cuMemFree, over N pairs, best of nine
  *     bench pool-pairs N the same for cuMemAllocAsync and cuMemFreeAsync with a synchronisation
+ *     bench launches N   for one cuLaunchKernel where no device time is limited
+ *     bench paced N      the same where it is, and there is enough of it
+ *     bench shared N     the same while three other processes of the claim launch
  *     bench start N      milliseconds until N processes that start together have a context
  *     bench attach N     microseconds of taking a slot while N others are taken
  *
@@ -33,10 +36,47 @@ static void pool_pair(void)
     OK(cuStreamSynchronize(NULL));
 }
 
-static double pairs(void (*one)(void), unsigned count)
+static void *function;
+
+static void launch(void)
+{
+    OK(cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, NULL, NULL, NULL));
+}
+
+static void find_function(void)
+{
+    void *module;
+    OK(cuModuleLoadData(&module, ""));
+    OK(cuModuleGetFunction(&function, module, "nothing"));
+}
+
+/* Without it nobody says that the others have begun. */
+static bool limiter_there(void)
+{
+    return strstr(getenv("LD_LIBRARY_PATH"), "/test/") == NULL;
+}
+
+static void launch_for_ever(void *unused)
+{
+    (void)unused;
+    start_cuda();
+    find_function();
+    for (;;)
+        launch();
+}
+
+static double pairs(void (*one)(void), unsigned count, uint32_t rate, unsigned others)
 {
     double best = 1e9;
-    begin(.limit = GIB);
+    begin(.limit = GIB, .no_context = true);
+    policy->devices[0].rate = rate;
+    world->clock.on = 1; /* the card's time stands still: a launch is measured as if it took none, and there is always time left */
+    for (unsigned at = 0; at < others; at++)
+        other_process(launch_for_ever, NULL);
+    while (others && limiter_there() && atomic_load(&usage->enforcing) < others)
+        usleep(1000);
+    start_cuda();
+    find_function();
     for (int round = 0; round < 9; round++) {
         double from = seconds();
         for (unsigned at = 0; at < count; at++)
@@ -96,8 +136,11 @@ int main(int count, char **arguments)
     snprintf(folder, sizeof folder, "%s", getenv("KOORDRA_TEST_FOLDER"));
     unsigned number = (unsigned)strtoul(arguments[2], NULL, 10);
     const char *what = arguments[1];
-    printf("%.1f\n", strcmp(what, "pairs") == 0        ? pairs(pair, number)
-                     : strcmp(what, "pool-pairs") == 0 ? pairs(pool_pair, number)
+    printf("%.1f\n", strcmp(what, "pairs") == 0        ? pairs(pair, number, 0, 0)
+                     : strcmp(what, "pool-pairs") == 0 ? pairs(pool_pair, number, 0, 0)
+                     : strcmp(what, "launches") == 0   ? pairs(launch, number, 0, 0)
+                     : strcmp(what, "paced") == 0      ? pairs(launch, number, 9900, 0)
+                     : strcmp(what, "shared") == 0     ? pairs(launch, number, 9900, 3)
                      : strcmp(what, "start") == 0      ? start(number)
                                                        : attach(number));
     return 0;

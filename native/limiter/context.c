@@ -7,6 +7,7 @@
  * A context that ends frees its memory without a call for each piece; so does the last release of a primary context. */
 #include "charge.h"
 #include "defect.h"
+#include "pace.h"
 
 #define MEASURED_MOST (UINT64_C(1) << 30)
 
@@ -142,6 +143,8 @@ static CUresult end_one(CUcontext context, CUresult (*call)(CUcontext context))
         return call(context);
     pthread_mutex_lock(&process->contexts_lock);
     struct record record = charge_take(SPACE_CONTEXT, (uint64_t)(uintptr_t)context), replaced;
+    if (!DEFECT(events_outlive_the_context))
+        pace_forget_context(context);
     CUresult result = call(context);
     unsigned version;
     bool lives = result == CUDA_SUCCESS && call == detach &&
@@ -202,6 +205,8 @@ static CUresult let_go(CUdevice device, CUresult (*call)(CUdevice device))
     if (charge_on(device, &card) != CUDA_SUCCESS || !card)
         return call(device);
     pthread_mutex_lock(&card->context_lock);
+    if (card->primary && !DEFECT(events_outlive_the_context))
+        pace_forget_context((CUcontext)(uintptr_t)card->primary);
     CUresult result = call(device);
     if (result == CUDA_SUCCESS && card->primary && !primary_active(device)) {
         struct record record = charge_take(SPACE_CONTEXT, card->primary);

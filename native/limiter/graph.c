@@ -7,6 +7,7 @@
 
 #include "charge.h"
 #include "defect.h"
+#include "pace.h"
 
 enum { STEP = 2 << 20, NODES_AT_ONCE = 65536, DEPTH_MAX = 32 };
 
@@ -187,13 +188,26 @@ static CUresult grow(struct need need, graph_call call, void *first, void *secon
     }                                                                                                                              \
     CUresult cuGraphLaunch##suffix(CUgraphExec executable, CUstream stream)                                                        \
     {                                                                                                                              \
-        return run(executable, stream, launch##suffix);                                                                            \
+        struct card *card = DEFECT(graphs_unpaced) ? NULL : pace_card();                                                           \
+        if (!card)                                                                                                                 \
+            return run(executable, stream, launch##suffix);                                                                        \
+        struct launch paced;                                                                                                       \
+        pace_launch(&paced, card, graph_key(executable), (struct where){stream, sizeof #suffix > 1});                              \
+        CUresult result = run(executable, stream, launch##suffix);                                                                 \
+        pace_launched(&paced, result);                                                                                             \
+        return result;                                                                                                             \
     }                                                                                                                              \
     CUresult cuGraphUpload##suffix(CUgraphExec executable, CUstream stream)                                                        \
     {                                                                                                                              \
         return run(executable, stream, upload##suffix);                                                                            \
     }                                                                                                                              \
     WITH_PARAMETERS(suffix)
+
+/* As a whole: what its nodes are and which of them wait for which changes nothing of how it is measured. */
+static uint64_t graph_key(CUgraphExec executable)
+{
+    return cost_key(executable, 0, 0);
+}
 
 /* A graph without memory of its own goes straight on. */
 static CUresult run(CUgraphExec executable, CUstream stream, graph_call call)
@@ -224,6 +238,8 @@ CUresult cuGraphExecDestroy(CUgraphExec executable)
     CUresult result = DRIVER(cuGraphExecDestroy, CUgraphExec)(executable);
     if (result != CUDA_SUCCESS && record.space != SPACE_NONE)
         table_put(&process_self()->table, &record, &replaced);
+    if (result == CUDA_SUCCESS && process_self())
+        cost_forget(&process_self()->costs, graph_key(executable));
     return result;
 }
 

@@ -8,8 +8,10 @@
 #include <stdbool.h>
 
 #include "cuda_abi.h"
+#include "cost.h"
 #include "ledger.h"
 #include "region.h"
+#include "span.h"
 #include "table.h"
 
 enum { CARDS_MAX = 64, REGIONS_MAX = 16, POOLS_MAX = 1024, OBJECTS_MAX = 1 << 20 };
@@ -24,6 +26,10 @@ struct card {
     pthread_mutex_t graph_lock;
     uint64_t graph_charged;
     uint64_t primary; /* its primary context while we know one */
+    _Atomic int64_t prepaid;   /* ns of device time that launches may take without asking (pace.c) */
+    _Atomic bool measure_next; /* the next launch of a known cost */
+    uint64_t measured_at, grace_until;
+    struct spans spans;
 };
 
 #define SEVERAL_STREAMS UINT64_MAX
@@ -74,6 +80,7 @@ struct process {
     pthread_mutex_t contexts_lock; /* over the end of a context: its number is given out again at once */
     struct objects objects;
     struct table table;
+    struct costs costs;
 };
 
 /* The process's own state, in whatever condition; NULL only where the kernel gives no memory. */

@@ -14,8 +14,7 @@
  * Slots never move. The generation of a slot is odd while it is owned; it tells a reader that the owner has changed.
  * region.py reads and writes the same layout; a test compares the two, field by field.
  *
- * Version 1 had no alive.N: there the owner's lock is on the byte of `usage` itself. Claims that were prepared by an earlier
- * plugin still have it, and programs that were started with an earlier limiter, so such a region is used by its own rules.
+ * What the card's other claims do reaches a claim through the policy alone (`rate`, `lent`, `device_time`, `neighbours`).
  */
 #ifndef KOORDRA_REGION_H
 #define KOORDRA_REGION_H
@@ -33,7 +32,7 @@
 #define PLAUSIBLE (UINT64_C(1) << 46)
 
 enum {
-    REGION_VERSION = 2,
+    REGION_VERSION = 3,
     DEVICES_MAX = 16,
     SLOTS_MAX = 1024,
     BITMAP_WORDS = SLOTS_MAX / 64,
@@ -68,9 +67,16 @@ struct policy_device {
     _Atomic uint64_t limit;         /* bytes; UNLIMITED: counted, not limited */
     _Atomic uint64_t unseen;        /* bytes that the node sees in use beyond the ledger: modules, other APIs; they count */
     _Atomic uint64_t context_bytes; /* kept for each context; 0: measured when it is made */
-    _Atomic uint32_t cores;         /* percent reserved, 0: none; nothing enforces it yet */
+    _Atomic uint32_t cores;         /* percent reserved, 0: none; what is enforced of it is `rate` */
     _Atomic uint32_t priority;
-    uint64_t reserved[2];
+    _Atomic uint32_t rate;          /* of the card's device time, in 1/100 %; 0: it is not limited */
+    _Atomic uint32_t lent;          /* until `lent_until` (ns of CLOCK_MONOTONIC) so much instead, of what others leave idle; 0: nothing */
+    _Atomic uint64_t lent_until;
+    _Atomic uint64_t device_time;   /* ns that the node has seen the claim's kernels on the card, all in all */
+    _Atomic uint64_t samples;       /* how often it has looked; 0: it cannot see that */
+    _Atomic uint32_t neighbours;    /* other claims with a share of the card */
+    uint32_t reserved32;
+    uint64_t reserved[5];
 };
 
 struct policy {
@@ -101,7 +107,20 @@ struct slot {
     _Atomic uint32_t host_pid;      /* from the node's broker; 0: not known */
     _Atomic uint32_t driver_version;
     char name[16];
+    _Atomic uint64_t acknowledged; /* the policy's sequence that this process has acted by */
     _Atomic uint64_t kinds[DEVICES_MAX][KINDS]; /* told, not enforced */
+};
+
+/* The device time of a claim on one card, for all its processes (pace.c). */
+struct pace {
+    _Atomic uint64_t paid_until; /* all that was launched is paid for by then; with the rate it was charged at */
+    _Atomic uint64_t charged;    /* ns, all in all */
+    _Atomic uint64_t samples;    /* the policy's, when `correction` was made */
+    _Atomic uint64_t charged_then, device_time_then;
+    _Atomic uint32_t correction; /* what a charged ns is really, in 1/1024; 0: 1 */
+    uint32_t reserved32;
+    _Atomic uint64_t waited;     /* ns, all in all: told, not used */
+    _Atomic uint64_t active;     /* ns of CLOCK_MONOTONIC: when device time was last taken or waited for */
 };
 
 /* Memory that a process of the claim has exported; who opens it within the claim is not charged again. */
@@ -126,13 +145,15 @@ struct usage {
     struct exported exports[EXPORTS_MAX];
     struct account accounts[DEVICES_MAX][SLOTS_MAX];
     struct slot slots[SLOTS_MAX];
+    struct pace paces[DEVICES_MAX];
 };
 
-_Static_assert(sizeof(struct policy_device) == 64, "layout");
-_Static_assert(sizeof(struct policy) == 128 + 64 * DEVICES_MAX, "layout");
+_Static_assert(sizeof(struct policy_device) == 128, "layout");
+_Static_assert(sizeof(struct policy) == 128 + 128 * DEVICES_MAX, "layout");
+_Static_assert(sizeof(struct pace) == 64, "layout");
 _Static_assert(offsetof(struct policy, devices) == 128, "layout");
 _Static_assert(sizeof(struct account) == 16, "layout");
-_Static_assert(sizeof(struct slot) == 64 + 8 * DEVICES_MAX * KINDS, "layout");
+_Static_assert(sizeof(struct slot) == 72 + 8 * DEVICES_MAX * KINDS, "layout");
 _Static_assert(offsetof(struct usage, refused_at) == 56, "layout");
 _Static_assert(offsetof(struct usage, denied) == 64, "layout");
 _Static_assert(offsetof(struct usage, bitmap) == 192, "layout");

@@ -33,6 +33,7 @@ void slot_clear(struct usage *usage, unsigned number)
         atomic_store(&slot->generation, generation + 1);
     atomic_store(&slot->state, SLOT_FREE);
     atomic_store(&slot->host_pid, 0);
+    atomic_store(&slot->acknowledged, 0);
     atomic_store(&slot->seen_unlocked, 0);
     atomic_store(&slot->pid, 0);
 }

@@ -1,7 +1,8 @@
 # What `make test` builds and runs; included by ../Makefile.
 FAKE := $(wildcard test/driver/*.c)
-HARNESS := test/harness.c test/driver/world.c $(REGION)
-UNIT := $(HARNESS) test/runner.c $(wildcard test/unit/*.c)
+WORLD := test/driver/world.c test/driver/clock.c test/driver/scheduler.c
+HARNESS := test/harness.c $(WORLD) $(REGION)
+UNIT := $(HARNESS) test/share.c test/runner.c $(wildcard test/unit/*.c)
 TEST_HEADERS := $(wildcard test/*.h test/driver/*.h limiter/*.h)
 TEST_CFLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -Wno-missing-declarations -pthread
 
@@ -85,14 +86,14 @@ soak:
 	@OPERATIONS=$(SOAK_OPERATIONS) FUZZ_SEQUENCES=5000 sh test/run $(abspath $(OUT))
 
 # For the tests in Python.
-$(OUT)/test/tenant: test/tenant/tenant.c test/driver/world.c $(TEST_HEADERS)
+$(OUT)/test/tenant: test/tenant/tenant.c $(WORLD) $(TEST_HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) test/tenant/tenant.c test/driver/world.c -ldl -o $@.$$$$ && mv $@.$$$$ $@
+	$(CC) $(TEST_CFLAGS) test/tenant/tenant.c $(WORLD) -ldl -o $@.$$$$ && mv $@.$$$$ $@
 
 # The same, linked with the driver, which its RPATH names.
-$(OUT)/test/tenant-rpath: test/tenant/tenant.c test/driver/world.c $(TEST_HEADERS) $(OUT)/test/driver/libcuda.so.1
+$(OUT)/test/tenant-rpath: test/tenant/tenant.c $(WORLD) $(TEST_HEADERS) $(OUT)/test/driver/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) test/tenant/tenant.c test/driver/world.c -ldl -Wl,--no-as-needed -L$(OUT)/test/driver -l:libcuda.so.1 \
+	$(CC) $(TEST_CFLAGS) test/tenant/tenant.c $(WORLD) -ldl -Wl,--no-as-needed -L$(OUT)/test/driver -l:libcuda.so.1 \
 		-Wl,--disable-new-dtags,-rpath,/usr/local/cuda/compat -o $@.$$$$ && mv $@.$$$$ $@
 
 $(OUT)/test/layout: test/layout/layout.c limiter/region.h

@@ -255,7 +255,8 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
     ENTER();
     const struct world_card *card = &fake.world->cards[card_of(device)];
-    *value = attribute == CU_DEVICE_ATTRIBUTE_INTEGRATED                              ? (int)card->integrated
+    *value = attribute == 16 /* multiprocessors */                                   ? (int)card->sms
+             : attribute == CU_DEVICE_ATTRIBUTE_INTEGRATED                            ? (int)card->integrated
              : attribute == CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED ? (int)card->deferred_arrays
                                                                                        : 1;
     return CUDA_SUCCESS;
@@ -294,6 +295,7 @@ static CUresult context_begin(struct context *context, unsigned card, bool prima
 
 static void context_end(struct context *context)
 {
+    events_forget(context);
     context_ended(context);
     if (context->primary)
         graph_pool_ended(context->card);
@@ -391,6 +393,8 @@ CUresult cuCtxGetDevice(CUdevice *device)
 CUresult cuCtxSynchronize(void)
 {
     ENTER();
+    if (context_now())
+        card_wait(context_now()->card);
     pools_synchronise();
     return CUDA_SUCCESS;
 }
@@ -458,14 +462,13 @@ CUresult cuModuleUnload(void *module)
     return CUDA_SUCCESS;
 }
 
-/* Eight arguments, some on the stack, floating point among them: what a stub must not disturb. */
-CUresult cuLaunchKernel(void *function, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned f, unsigned g, void *stream, void **parameters, void **extra)
+/* Twelve arguments, some on the stack: what a stub must not disturb. */
+CUresult cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *sizes, const uint64_t *strides, const unsigned *box, const unsigned *steps,
+                                int interleave, int swizzle, int promotion, int fill)
 {
     ENTER();
-    (void)stream;
-    (void)extra;
-    uint64_t *sum = (uint64_t *)function;
-    *sum = a + 2ull * b + 3ull * c + 4ull * d + 5ull * e + 6ull * f + 7ull * g + (uintptr_t)parameters;
+    *(uint64_t *)map = (uint64_t)type + 2 * rank + 3 * (uintptr_t)address + 4 * (uintptr_t)sizes + 5 * (uintptr_t)strides + 6 * (uintptr_t)box + 7 * (uintptr_t)steps +
+                       8 * (uint64_t)interleave + 9 * (uint64_t)swizzle + 10 * (uint64_t)promotion + 11 * (uint64_t)fill;
     return CUDA_SUCCESS;
 }
 

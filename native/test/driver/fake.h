@@ -78,9 +78,53 @@ CUresult pool_free(uint64_t address, struct allocation *allocation, bool now);
 void graph_free(uint64_t address, struct allocation *allocation);
 void graph_pool_ended(unsigned card);
 
-struct graph *capturing_graph(CUstream stream);
-CUresult graph_capture_allocation(struct graph *graph, uint64_t bytes, CUdeviceptr *pointer);
-CUresult graph_capture_free(struct graph *graph, CUdeviceptr pointer);
+enum { NODES = 1100, LEGACY_PLACES = 2 };
+
+struct node {
+    int type;
+    unsigned card; /* of an allocation */
+    uint64_t bytes;
+    CUdeviceptr pointer;
+    struct graph *child;
+    struct graph *owner;
+    struct world_work work; /* of a kernel or host function */
+};
+
+struct graph {
+    struct node *nodes[NODES];
+    size_t count;
+};
+
+struct node *node_new(struct graph *graph, int type);
+
+struct stream {
+    struct context *context;
+    struct graph *capturing;
+    int mode; /* of the capture */
+    bool spoilt;
+    unsigned place; /* in the world, + 1; 0: nothing has been done in it */
+};
+
+static inline bool special(CUstream stream)
+{
+    return (uintptr_t)stream <= 2;
+}
+
+struct context *context_of(CUstream stream);
+
+/* The stream that captures in global mode, if any does (launch.c). */
+void capture_began(struct stream *stream);
+void capture_ended(struct stream *stream);
+/* Whether a call is one that a capture in global mode forbids, of any thread that has not said otherwise. */
+bool spoils_capture(void);
+
+/* Does the work, in order, in the stream; waits while the stream has no room. */
+CUresult stream_does(CUstream stream, unsigned card, const struct world_work *work, size_t count);
+/* Waits until all is done in the stream, or (NULL) in all of this process's on a card. */
+void stream_wait(CUstream stream);
+void card_wait(unsigned card);
+void stream_ended(struct stream *stream);
+void events_forget(struct context *context);
 void pools_synchronise(void);
 
 static inline uint64_t rounded_up(uint64_t value, uint64_t unit)

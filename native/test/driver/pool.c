@@ -15,35 +15,18 @@ struct memory_pool {
     unsigned outstanding;
 };
 
-enum { POOLS = 512, NODES = 64 };
+enum { POOLS = 512 };
 
 static struct memory_pool pools[POOLS]; /* the first are the cards' default pools, then those for managed memory */
 static struct memory_pool *current[WORLD_CARDS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-struct node {
-    int type;
-    unsigned card; /* of an allocation */
-    uint64_t bytes;
-    CUdeviceptr pointer;
-    struct graph *child;
-    struct graph *owner;
-};
-
-struct graph {
-    struct node *nodes[NODES];
-    size_t count;
-};
-
 struct executable {
     uint64_t bytes, freed;
     unsigned card;
     uint32_t pool; /* in which of the card's graph pools it is resident; 0: in none */
-};
-
-struct stream {
-    struct context *context;
-    struct graph *capturing;
+    size_t count;
+    struct world_work work[]; /* of its kernels and host functions, children's too */
 };
 
 static struct memory_pool *pool_default(unsigned card)
@@ -261,16 +244,12 @@ CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
     ENTER();
+    stream_ended((struct stream *)stream);
     free(stream);
     return CUDA_SUCCESS;
 }
 
-static bool special(CUstream stream)
-{
-    return (uintptr_t)stream <= 2;
-}
-
-static struct context *context_of(CUstream stream)
+struct context *context_of(CUstream stream)
 {
     return special(stream) ? context_now() : ((struct stream *)stream)->context;
 }
@@ -302,7 +281,7 @@ CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status)
 CUresult cuStreamSynchronize(CUstream stream)
 {
     ENTER();
-    (void)stream;
+    stream_wait(stream);
     pools_synchronise();
     return CUDA_SUCCESS;
 }
@@ -312,15 +291,7 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream)
     return cuStreamSynchronize(stream);
 }
 
-CUresult cuEventSynchronize(CUevent event)
-{
-    ENTER();
-    (void)event;
-    pools_synchronise();
-    return CUDA_SUCCESS;
-}
-
-static struct node *node_new(struct graph *graph, int type)
+struct node *node_new(struct graph *graph, int type)
 {
     struct node *node = graph->count < NODES ? calloc(1, sizeof *node) : NULL;
     if (node) {
@@ -514,6 +485,24 @@ static void weigh(const struct graph *graph, struct executable *executable)
     }
 }
 
+static size_t count_work(const struct graph *graph)
+{
+    size_t count = 0;
+    for (size_t at = 0; at < graph->count; at++)
+        count += (graph->nodes[at]->work.left != 0) + (graph->nodes[at]->child ? count_work(graph->nodes[at]->child) : 0);
+    return count;
+}
+
+static void list_work(const struct graph *graph, struct executable *executable)
+{
+    for (size_t at = 0; at < graph->count; at++) {
+        if (graph->nodes[at]->work.left)
+            executable->work[executable->count++] = graph->nodes[at]->work;
+        if (graph->nodes[at]->child)
+            list_work(graph->nodes[at]->child, executable);
+    }
+}
+
 static bool resident(const struct executable *executable)
 {
     return executable->pool == fake.graph_pools[executable->card] + 1;
@@ -545,8 +534,9 @@ static CUresult load(struct executable *executable)
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *handle, CUgraph graph, unsigned long long flags)
 {
     ENTER();
-    struct executable *executable = calloc(1, sizeof *executable);
+    struct executable *executable = calloc(1, sizeof *executable + count_work((struct graph *)graph) * sizeof executable->work[0]);
     executable->card = context_now()->card;
+    list_work((struct graph *)graph, executable);
     weigh((struct graph *)graph, executable);
     *handle = (CUgraphExec)executable;
     return flags & 2 ? load(executable) : CUDA_SUCCESS;
@@ -597,9 +587,10 @@ CUresult cuGraphExecDestroy(CUgraphExec handle)
 CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream)
 {
     ENTER();
-    (void)stream;
     struct executable *executable = (struct executable *)handle;
     CUresult result = load(executable);
+    if (result == CUDA_SUCCESS && executable->count)
+        result = stream_does(stream, context_now()->card, executable->work, executable->count);
     if (result == CUDA_SUCCESS && executable->freed >= executable->bytes)
         unload(executable, executable->bytes);
     LEAVE(result);
@@ -648,15 +639,20 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
     ENTER();
-    (void)mode;
-    ((struct stream *)stream)->capturing = calloc(1, sizeof(struct graph));
+    struct stream *begun = (struct stream *)stream;
+    begun->capturing = calloc(1, sizeof(struct graph));
+    begun->mode = mode;
+    begun->spoilt = false;
+    capture_began(begun);
     return CUDA_SUCCESS;
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
     ENTER();
-    *graph = (CUgraph)((struct stream *)stream)->capturing;
-    ((struct stream *)stream)->capturing = NULL;
-    return CUDA_SUCCESS;
+    struct stream *ended = (struct stream *)stream;
+    *graph = (CUgraph)ended->capturing;
+    ended->capturing = NULL;
+    capture_ended(ended);
+    return ended->spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }

@@ -24,6 +24,9 @@ struct entry {
     E(cuCtxCreate, 11040, 0, cuCtxCreate_v3) E(cuCtxCreate, 12050, 0, cuCtxCreate_v4) E(cuStreamSynchronize, 2000, 0, cuStreamSynchronize) \
     E(cuStreamSynchronize, 7000, 1, cuStreamSynchronize_ptsz) E(cuMemcpyHtoD, 3020, 0, cuMemcpyHtoD_v2)                               \
     E(cuGetProcAddress, 11030, 0, cuGetProcAddress) E(cuGetProcAddress, 12000, 0, cuGetProcAddress_v2)                                \
+    E(cuLaunchKernel, 4000, 0, cuLaunchKernel) E(cuLaunchKernel, 7000, 1, cuLaunchKernel_ptsz)                                        \
+    E(cuLaunchKernelEx, 11060, 0, cuLaunchKernelEx) E(cuLaunchKernelEx, 11060, 1, cuLaunchKernelEx_ptsz)                              \
+    E(cuLaunchCooperativeKernel, 9000, 0, cuLaunchCooperativeKernel) E(cuLaunchCooperativeKernel, 9000, 1, cuLaunchCooperativeKernel_ptsz) \
     E(cuBrandNewAlloc, 13060, 0, cuBrandNewAlloc)
 
 #define DECLARE(name, version, per_thread, symbol) extern const char symbol[];

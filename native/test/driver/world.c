@@ -42,6 +42,8 @@ struct world *world_make(const char *folder, unsigned cards, uint64_t bytes)
         world->cards[card].total = bytes;
         world->cards[card].deferred_arrays = 1;
         world->cards[card].pool_step = UINT64_C(32) << 20;
+        world->cards[card].sms = 132;
+        world->cards[card].slice_ns = 2000000;
     }
     return world;
 }
@@ -74,6 +76,9 @@ void world_bury(struct world *world, int file, unsigned self)
         if (process == self || !world->processes[process].used || alive(file, process))
             continue;
         memset(&world->processes[process], 0, sizeof world->processes[process]);
+        for (unsigned at = 0; at < world->stream_top; at++)
+            if (world->streams[at].process == process)
+                world->streams[at].used = 0;
         for (unsigned at = 0; at < WORLD_SHARED; at++) {
             struct world_shared *shared = &world->shared[at];
             uint64_t left = 0;

@@ -34,6 +34,12 @@ int main(void)
     FIELD(policy_device, context_bytes);
     FIELD(policy_device, cores);
     FIELD(policy_device, priority);
+    FIELD(policy_device, rate);
+    FIELD(policy_device, lent);
+    FIELD(policy_device, lent_until);
+    FIELD(policy_device, device_time);
+    FIELD(policy_device, samples);
+    FIELD(policy_device, neighbours);
     FIELD(usage, version);
     FIELD(usage, bytes);
     FIELD(usage, loaded);
@@ -53,7 +59,14 @@ int main(void)
     FIELD(slot, host_pid);
     FIELD(slot, driver_version);
     FIELD(slot, name);
+    FIELD(slot, acknowledged);
     FIELD(slot, kinds);
+    FIELD(usage, paces);
+    NUMBER("pace", sizeof(struct pace));
+    FIELD(pace, charged);
+    FIELD(pace, correction);
+    FIELD(pace, waited);
+    FIELD(pace, active);
     FIELD(account, pending);
     FIELD(account, held);
     printf("}\n");

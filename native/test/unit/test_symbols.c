@@ -118,8 +118,8 @@ TEST(arguments_survive_the_first_call_through_a_stub)
     uint64_t sum = 0;
     begin(.limit = GIB);
     for (int turn = 0; turn < 2; turn++) {
-        OK(cuLaunchKernel(&sum, 1, 2, 3, 4, 5, 6, 7, NULL, (void **)1000, NULL));
-        CHECK_EQUAL(sum, 1 + 4 + 9 + 16 + 25 + 36 + 49 + 1000);
+        OK(cuTensorMapEncodeTiled(&sum, 1, 2, (void *)3, (void *)4, (void *)5, (void *)6, (void *)7, 8, 9, 10, 11));
+        CHECK_EQUAL(sum, 1 + 4 + 9 + 16 + 25 + 36 + 49 + 64 + 81 + 100 + 121);
     }
 }
 

@@ -1,5 +1,5 @@
-"""Every memory, lock and start-up item of what other limiters get wrong has a test that fails with the defect
-switched on.
+"""Every item of what other limiters get wrong (memory, device time, locks, start-up) has a test that fails
+with the defect switched on.
 
 native/test/defects.list pairs switches with tests, and `make -C native test` runs each pair. Here: the list
 names what there is, and no item is missing from it. Items of the node's side have their tests in Python.
@@ -44,6 +44,19 @@ ITEMS = (
     "3.2 cuDeviceTotalMem",
     "3.2, 3.8, row 2 frees answer -1",
     "3.2, 3.8, row 5 CUDA_VISIBLE_DEVICES",
+    # 3.3
+    "3.3 tokens are blocks of the grid",
+    "3.3 duration ignored",
+    "3.3 cooperative launches unthrottled",
+    "3.3 graph launches unthrottled",
+    "3.3, row 4 10 ms sleeps, bursty",
+    "3.3, 3.7, row 4 little effect on large cards",
+    "3.3, 3.8 host pid unknown",
+    "3.3, row 4 no effect when alone",
+    "3.8, row 4 utilisation 0 with open modules",
+    "3.3 a limit changes in steps, over seconds",
+    "row 4 bursty",
+    "3.8 hangs of several cards",
     # 3.4
     "3.4, row 3 unnamed semaphore",
     "3.4 the pid is looked up in the wrong namespace",

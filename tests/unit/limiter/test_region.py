@@ -51,7 +51,12 @@ def test_the_layout_is_that_of_the_header(built: Path) -> None:
     assert layout["slot.host_pid"] == limiter_layout.HOST_PID
     assert layout["slot.pid"] == 12
     assert layout["slot.name"] == 48
-    assert layout["slot.kinds"] == 64
+    assert layout["slot.acknowledged"] == 64
+    assert layout["slot.kinds"] == 72
+    assert layout["usage.paces"] == limiter_layout.PACES
+    assert layout["pace"] == limiter_layout.PACE.size
+    device = "cores rate lent lent_until device_time samples neighbours"
+    assert [layout[f"policy_device.{name}"] for name in device.split()] == [40, 48, 52, 56, 64, 72, 80]
 
 
 def test_a_process_is_limited_by_and_seen_in_the_region(built: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from typing import Final
 
 from koordra.errors import NodeError, PrepareError
 
-VERSION: Final = 2
+VERSION: Final = 3
 POLICY_MAGIC: Final = int.from_bytes(b"KORPOLY1", "little")
 USAGE_MAGIC: Final = int.from_bytes(b"KORRUSG1", "little")
 UNLIMITED: Final = (1 << 64) - 1
@@ -38,9 +38,9 @@ REGIONS_FOLDER: Final = "/run/koordra/limiter"
 """Of the container: its claims\' regions."""
 
 POLICY: Final = struct.Struct("=QIIIIQ40sQ48x")
-DEVICE: Final = struct.Struct("=16sQQQII16x")
+DEVICE: Final = struct.Struct("=16sQQQIIIIQQQI44x")
 USAGE: Final = struct.Struct("=QIIQQQQ8xQ")
-SLOT: Final = struct.Struct(f"=QIIQQQII16s{DEVICES_MAX * len(KINDS)}Q")
+SLOT: Final = struct.Struct(f"=QIIQQQII16sQ{DEVICES_MAX * len(KINDS)}Q")
 ACCOUNT: Final = struct.Struct("=QQ")
 
 POLICY_BYTES: Final = POLICY.size + DEVICES_MAX * DEVICE.size
@@ -49,7 +49,9 @@ BITMAP: Final = DENIED + 8 * DEVICES_MAX
 EXPORTS: Final = BITMAP + SLOTS_MAX // 8
 ACCOUNTS: Final = EXPORTS + 16 * 256
 SLOTS: Final = ACCOUNTS + DEVICES_MAX * SLOTS_MAX * ACCOUNT.size
-USAGE_BYTES: Final = SLOTS + SLOTS_MAX * SLOT.size
+PACES: Final = SLOTS + SLOTS_MAX * SLOT.size
+PACE: Final = struct.Struct("=QQQQQI4xQQ")
+USAGE_BYTES: Final = PACES + DEVICES_MAX * PACE.size
 
 LIMIT, UNSEEN, CONTEXT = 16, 24, 32
 DEVICE_COUNT, SEQUENCE, OUTSIDE = 20, 24, 72
@@ -136,7 +138,9 @@ def allow(
         limit = UNLIMITED if limit is None else limit
         if index == count:
             at = device_at(index)
-            policy[at : at + DEVICE.size] = DEVICE.pack(wanted, limit, 0, context_bytes, cores, 0)
+            policy[at : at + DEVICE.size] = DEVICE.pack(
+                wanted, limit, 0, context_bytes, cores, 0, 0, 0, 0, 0, 0, 0
+            )
             policy[DEVICE_COUNT : DEVICE_COUNT + 4] = struct.pack("=I", count + 1)
         else:
             _put(policy, device_at(index) + LIMIT, limit)

@@ -198,7 +198,7 @@ class _Usage:
         return found
 
     def process(self, slot: int, devices: int) -> ProcessUse:
-        generation, state, pid, namespace, _, _, host_pid, _, name, *kinds = SLOT.unpack(
+        generation, state, pid, namespace, _, _, host_pid, _, name, _, *kinds = SLOT.unpack(
             os.pread(self._file, SLOT.size, SLOTS + slot * SLOT.size)
         )
         return ProcessUse(
@@ -234,7 +234,7 @@ def _require(path: Path, data: bytes, length: int, magic: int, size: int) -> Non
 
 
 def _device(policy: bytes, usage: bytes, index: int, processes: tuple[ProcessUse, ...]) -> CardUse:
-    raw, limit, unseen, context_bytes, _, _ = DEVICE.unpack_from(policy, device_at(index))
+    raw, limit, unseen, context_bytes, *_ = DEVICE.unpack_from(policy, device_at(index))
     return CardUse(
         uuid=uuid_text(raw),
         limit=None if limit == UNLIMITED else limit,
