@@ -27,7 +27,7 @@ from koordra.controller.cache.cluster_cache import Audit, ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.immediate_claims import DEFAULT_RULES, NONE, ImmediateRules
 from koordra.controller.cache.kept_fields import kept_of
-from koordra.controller.cache.pod_index import is_bound
+from koordra.controller.cache.pod_index import is_bound, is_gated
 from koordra.controller.claims import Users
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
@@ -45,6 +45,11 @@ REFUSED_PAUSE: Final = 60.0
 FIRST_GATE: Final = 1.0
 """Seconds after which a gate is tried again that could not be lifted; each time twice as many, up to the
 above."""
+RESERVES_WITHIN: Final = 2.0
+"""Seconds after which nobody reserves a shared claim any more that was given back since one of its pods was
+refused. kube-scheduler may be about to reserve it for another one: where its write meets another version of
+the claim, it reads it again and reserves whatever allocation that has by then, and binds the pod to the node
+of the one before (five tries, some milliseconds apart)."""
 
 
 class PassContext:
@@ -66,7 +71,10 @@ class PassContext:
         self.latency = latency
         self.node_backoff = NodeBackoff()
         self._gates = PodBackoff(first=FIRST_GATE, longest=REFUSED_PAUSE)
+        self._rests: dict[str, float] = {}
+        """By uid of a claim that was given back: until when it is left alone."""
         self.cache = ClusterCache(immediate)
+        self.cache.on_gone(RESOURCE_CLAIMS, lambda uid: self._rests.pop(uid, None))
         self.audit = Audit(self.cache, source, clock=clock)
         self.events = EventDedup(report, clock=clock, holds=self._still_waits)
         self.feedback = FeedbackTracker(self.cache.pod_index, refusals=self.node_backoff.refusals)
@@ -141,6 +149,9 @@ class PassContext:
         claim = self.cache.claims.get(key)
         if claim is None:
             return WriteResult(WriteOutcome.GONE)
+        if (until := self._rests.get(objects.uid(claim), 0.0)) > self.clock():
+            self.wake(until)
+            return WriteResult(WriteOutcome.CONFLICT, claim, "kube-scheduler may be about to reserve it")
         pods, written = group.users(claim), self.settled(self.writer.allocate(claim, allocation))
         outcome, message = written.outcome, written.message
         if written.obj is not None and written.ok:
@@ -176,6 +187,8 @@ class PassContext:
         written = self.settled(self.writer.give_back(claim))
         self.feedback.drop(claim)
         if written.ok:
+            if sum(not is_gated(pod) and not is_bound(pod) for pod in users) > 1:
+                self._rests[objects.uid(claim)] = self.clock() + RESERVES_WITHIN
             log.info("claim_given_back", claim=objects.key(claim), why=why)
             self.events.report(claim_events.given_back(claim, users, why=why))
         elif written.outcome is WriteOutcome.REFUSED:

@@ -29,7 +29,9 @@ the pod had. Then:
     (b) its last user ended and kube-controller-manager freed it
     (c) somebody else allocated it anew
 
-Proofs that an Unschedulable answers this allocation:
+Proofs that an Unschedulable answers this allocation (none of them holds for what is said of the pod's
+PodGroup as a whole: there is a place for this pod, and none for another one, whose gate may not be lifted
+yet):
 
     gate        the pod carried koordra's gate when the claim was written: it is tried only once that is
                 lifted, and it is lifted last
@@ -133,6 +135,8 @@ class AwaitedAllocation:
     @property
     def _is_proven(self) -> bool:
         condition = self.condition
+        if condition.is_of_group:
+            return False
         if self.was_gated or condition.observed_generation > self.generation > 0:
             return True
         if self.changed is not None and self.changed >= self.since + SETTLE:

@@ -53,6 +53,9 @@ class PodClaims:
         return bool(self.pending or self.refused) or not is_bound(self.pod)
 
 
+_GROUP_UNSCHEDULABLE: Final = "pod group is unschedulable"
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """The pod's PodScheduled condition; empty strings and 0 where it says nothing."""
@@ -66,6 +69,12 @@ class Condition:
     @property
     def is_unschedulable(self) -> bool:
         return self.status == "False" and self.reason == "Unschedulable"
+
+    @property
+    def is_of_group(self) -> bool:
+        """Whether kube-scheduler says this of the pod's PodGroup as a whole (gate GangScheduling, from 1.36):
+        for the pod itself it has found a place."""
+        return _GROUP_UNSCHEDULABLE in self.message
 
 
 def gates(pod: Fields) -> list[str]:
@@ -275,7 +284,8 @@ def _sets(pod: Object, found: PodClaims | None, *, missing: bool) -> frozenset[s
             sets.append("open")
             if split_across_nodes(found):
                 sets.append("split")
-            if not found.pending and not is_bound(pod) and pod_scheduled(pod).is_unschedulable:
+            said = pod_scheduled(pod)
+            if not found.pending and not is_bound(pod) and said.is_unschedulable and not said.is_of_group:
                 sets.append("unschedulable")
         if may_be_planned(found):
             sets.append("pending")

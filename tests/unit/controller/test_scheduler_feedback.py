@@ -161,6 +161,19 @@ def test_while_gated_nothing_is_an_answer_and_afterwards_every_unschedulable_is(
     assert (answer.reading, answer.why) == (Reading.REFUSED, "0/2 nodes are available")
 
 
+def test_what_is_said_of_the_whole_pod_group_is_no_answer_while_there_is_patience() -> None:
+    gated = a_pod(reason="SchedulingGated", gated=True)
+    for words in (
+        "pod group is unschedulable, waiting for minCount pods",
+        "0/2 placements: pod group is unschedulable",
+    ):
+        lifted = a_pod(reason="Unschedulable", message=words, generation=2, observedGeneration=2)
+        early = reading(then=gated, now=lifted, claim_now=allocated(), seen_after=SETTLE)
+        assert early == SchedulerAnswer(Reading.NOT_YET, look_again=WRITTEN_AT + PATIENCE)
+        late = reading(then=gated, now=lifted, claim_now=allocated(), read_after=PATIENCE)
+        assert (late.reading, late.why) == (Reading.REFUSED, words)
+
+
 def test_a_newer_observed_generation_is_proof() -> None:
     new = a_pod(
         reason="Unschedulable", message="cannot allocate all claims", generation=2, observedGeneration=2

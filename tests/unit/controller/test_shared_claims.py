@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from koordra.allocator.reasons import Cause
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller.allocation.node_backoff import FIRST
+from koordra.controller.allocation.pass_context import RESERVES_WITHIN
 from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.cluster_cache import AUDIT_PERIOD
@@ -240,9 +242,31 @@ def test_a_refusal_of_one_consumer_is_not_held_against_the_other() -> None:
     cluster.settle()
     first = cluster.node_of("shared")
     cluster.scheduler_says_no("p")
+    assert cluster.settle() == RESERVES_WITHIN
+    assert cluster.node_of("shared") is None, "kube-scheduler may be about to reserve it for q on that node"
+    cluster.pass_time(RESERVES_WITHIN)
     cluster.settle()
     assert cluster.node_of("shared") not in (None, first)
     assert cluster.reasons().count(ALLOCATION_REFUSED) == 1
+
+
+def test_what_is_said_of_a_whole_pod_group_is_no_refusal_of_its_pods() -> None:
+    """kube-scheduler has tried those whose gates were lifted first, and found places for them alone."""
+    cluster = JointCluster()
+    cluster.claim("shared")
+    for name in ("p", "q"):
+        cluster.pod(name, "shared", gates=[names.JOINT_GATE])
+    cluster.settle()
+    first, waits = cluster.node_of("shared"), "pod group is unschedulable, waiting for minCount pods"
+    cluster.scheduler_says_no("p", message=waits)
+    cluster.settle()
+    assert cluster.node_of("shared") == first
+    cluster.scheduler_binds("q", "shared")
+    cluster.settle()
+    assert Cause.SHARED_CLAIM_PINNED not in cluster.reasons()
+    cluster.scheduler_says_no("p", message="0/2 nodes are available: 2 Insufficient cpu")
+    cluster.settle()
+    assert Cause.SHARED_CLAIM_PINNED in cluster.reasons()
 
 
 def test_claims_of_one_pod_on_different_nodes_come_together_again() -> None:
