@@ -25,7 +25,8 @@ class _RankedMember(NamedTuple):
 
 def ranks(placed: Sequence[tuple[NewMember, PlacedMember]], fixed: Sequence[Fixed]) -> list[PlacedMember]:
     """Every member's rank, from 0 on without a gap: in the order of the workload's own numbers where all that
-    are placed have one, else along the fabric, which is the order given.
+    are placed have one, else along the fabric, which is the order given, and then those without claims: a
+    launcher takes no part in what it launches.
 
     Members that stay keep theirs. Beside them a member takes the rank that is known as its own, or one that
     is free (an Indexed Job that runs in waves has numbers beyond; its later pods take the ranks of those that
@@ -40,6 +41,8 @@ def ranks(placed: Sequence[tuple[NewMember, PlacedMember]], fixed: Sequence[Fixe
     in_order = list(placed)
     if all(member.index is not None for member, _ in placed):
         in_order.sort(key=lambda each: each[0].index or 0)
+    else:
+        in_order.sort(key=lambda each: not (each[0].group.claims or each[0].group.allocated))
     free = (number for number in itertools.count() if number not in held)
     found = [replace(one, rank=given[one.key] if one.key in given else next(free)) for _, one in in_order]
     return sorted(found, key=lambda one: one.rank)

@@ -157,12 +157,12 @@ def test_members_that_stay_in_two_blocks_cannot_be_in_one() -> None:
     assert "members that stay are in several domains of level block: a and b" in answer.text
 
 
-def test_a_launcher_is_rank_0_and_stands_with_its_workers() -> None:
-    answer = placed(cluster(a=2, b=2), GangRequest("job", [*workers(2, 8), launcher()], 3))
-    assert answer.members[0].key == "default/launcher"
+def test_a_launcher_comes_last_and_stands_with_its_workers() -> None:
+    answer = placed(cluster(a=2, b=2), GangRequest("job", [launcher(), *workers(2, 8)], 3))
+    assert [one.key for one in answer.members] == ["default/w0", "default/w1", "default/launcher"]
     assert len({one.domains["block"] for one in answer.members}) == 1
     assert answer.score.nodes == 2
-    assert answer.members[0].allocations == {}
+    assert answer.members[2].allocations == {}
 
 
 def test_nvlink_domains_are_kept_whole() -> None:
