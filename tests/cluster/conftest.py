@@ -11,10 +11,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -25,10 +23,12 @@ from koordra.errors import ApiError, Conflict, NotFound
 from koordra.kube.client import KubeClient
 from koordra.kube.kubeconfig import new_client
 from tests.cluster.installation import Installation, account_kubeconfig, free_port
-from tests.cluster.nodes import add_node, publish, remove_node
+from tests.cluster.nodes import add_node, kept_alive, publish, remove_node
 from tests.cluster.waiting import NODES, eventually
 
 NAMESPACE = "koordra-test"
+LEVELS = {level: f"example.com/{level}" for level in ("hall", "row", "rack")}
+"""Of the network between nodes, as the controller's operator wrote them; NODES are in none."""
 STARTS_WITHIN = 300.0
 """For the devcluster to start, and for the controller to serve and to put its authority into the webhooks: a
 minute each on a busy machine."""
@@ -92,39 +92,15 @@ def nodes(
         kinds.NAMESPACES,
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-node-lease"}},
     )
-    stop = threading.Event()
     published = {}
     for name in NODES:
         remove_node(client, name)
         node = add_node(client, name)
         published[name] = publish(client, node, tmp_path_factory.mktemp(name))
-    keeper = threading.Thread(target=_keep_alive, args=(client, stop), daemon=True)
-    keeper.start()
-    yield published
-    stop.set()
-    keeper.join(10)
+    with kept_alive(client, NODES):
+        yield published
     for name in NODES:
         remove_node(client, name)
-
-
-def _keep_alive(client: KubeClient, stop: threading.Event) -> None:
-    """Renew the nodes' leases, as their kubelets would."""
-    while not stop.wait(5.0):
-        for name in NODES:
-            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-            spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now}
-            body = {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": {"name": name, "namespace": "kube-node-lease"},
-                "spec": spec,
-            }
-            try:
-                client.create(kinds.LEASES, body)
-            except Conflict:
-                client.patch(kinds.LEASES, name, {"spec": spec}, namespace="kube-node-lease")
-            except ApiError:
-                continue
 
 
 @pytest.fixture(scope="session")
@@ -134,7 +110,15 @@ def installed(client: KubeClient, webhook_port: int) -> Iterator[Installation]:
     found = Installation(
         client,
         webhook_port,
-        more=("legacy", "elastic", "node-labels", "driver-upgrade", "kubelet-plugin-evict", "nri/evict"),
+        more=(
+            "legacy",
+            "elastic",
+            "node-labels",
+            "driver-upgrade",
+            "kubelet-plugin-evict",
+            "nri/evict",
+            "imex",
+        ),
     )
     found.apply()
     yield found
@@ -180,6 +164,8 @@ def controller(
         "--elastic-gpu",
         "--peer-annotations",
         "--immediate-annotation",
+        "--topology-levels",
+        ",".join(f"{level}={label}" for level, label in LEVELS.items()),
     ]
     command += ["--legacy-pods", "--legacy-template-grace", "5"]
     with log.open("wb") as sink:

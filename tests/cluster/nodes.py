@@ -2,21 +2,85 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
-from koordra.errors import NotFound
+from koordra.errors import ApiError, Conflict, NotFound
 from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
 from koordra.topology import presets
+from koordra.topology.presets import Preset
+
+OF_THE_SUITE = {"koordra.io/test": "true"}
 
 
-def add_node(client: KubeClient, name: str) -> Object:
+@contextmanager
+def made_up(
+    client: KubeClient,
+    labels: Mapping[str, Mapping[str, str]],
+    folder: Path,
+    *,
+    machines: Mapping[str, Preset] | None = None,
+    offering: Offering | None = None,
+) -> Iterator[None]:
+    """Nodes with these labels, by name, and their machines: each a HGX H100 where nothing else is said."""
+    for name, own in labels.items():
+        remove_node(client, name)
+        machine = (machines or {}).get(name)
+        publish(client, add_node(client, name, own), folder / name, machine=machine, offering=offering)
+    try:
+        with kept_alive(client, labels):
+            yield
+    finally:
+        for name in labels:
+            remove_node(client, name)
+
+
+@contextmanager
+def kept_alive(client: KubeClient, nodes: Collection[str]) -> Iterator[None]:
+    """The nodes' leases are renewed, as their kubelets would."""
+    stop = threading.Event()
+
+    def keep() -> None:
+        while not stop.wait(5.0):
+            for name in nodes:
+                _renew(client, name)
+
+    keeper = threading.Thread(target=keep, daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        keeper.join(10)
+
+
+def _renew(client: KubeClient, name: str) -> None:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now}
+    body = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": "kube-node-lease"},
+        "spec": spec,
+    }
+    try:
+        client.create(kinds.LEASES, body)
+    except Conflict:
+        client.patch(kinds.LEASES, name, {"spec": spec}, namespace="kube-node-lease")
+    except ApiError:
+        return
+
+
+def add_node(client: KubeClient, name: str, labels: Mapping[str, str] = OF_THE_SUITE) -> Object:
     amounts = {"cpu": "32", "memory": "256Gi", "pods": "110"}
-    labels = {"kubernetes.io/hostname": name, "koordra.io/test": "true"}
+    labels = {"kubernetes.io/hostname": name, **labels}
     client.create(
         kinds.NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
     )
@@ -30,18 +94,25 @@ def add_node(client: KubeClient, name: str) -> Object:
     return client.patch(kinds.NODES, name, {"spec": {"taints": None}})
 
 
-def publish(client: KubeClient, node: Object, root: Path) -> list[Object]:
+def publish(
+    client: KubeClient,
+    node: Object,
+    root: Path,
+    *,
+    machine: Preset | None = None,
+    offering: Offering | None = None,
+) -> list[Object]:
     """What the real discovery makes of a machine written to `root`, as slices that the API server gave
     back."""
     name = objects.name(node)
-    presets.write_machine(presets.load("hgx-h100"), root, serial=name)
+    presets.write_machine(machine or presets.load("hgx-h100"), root, serial=name)
     slices = build_slices(
         discover(root).machine,
         node_name=name,
         node_uid=objects.uid(node),
         mode=names.MODE_JOINT,
         generation=1,
-        offering=Offering(),
+        offering=offering or Offering(),
     )
     return [client.create(kinds.RESOURCE_SLICES, body) for body in slices]
 
