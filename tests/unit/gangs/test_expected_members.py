@@ -201,6 +201,22 @@ def test_workers_that_are_made_with_their_leader_are_waited_for_however_long() -
     assert jobs.went() == []
 
 
+def test_a_job_that_is_made_anew_under_its_name_is_read_anew() -> None:
+    jobs = Jobs(gpus=5, asked={"one": 1, "two": 2})
+    for policy, went in (("LeaderCreated", []), ("LeaderReady", ["serve-0"])):
+        jobs.job(job_object.LEADER_WORKER_SETS, lws_job(policy))
+        owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "serve", "controller": True}
+        jobs.make(member(0), least=3, owner={**owner, "uid": policy})
+        jobs.cluster.settle()
+        assert jobs.went() == went
+        for kind, name in (
+            (PODS, "serve-0"),
+            (RESOURCE_CLAIMS, "serve-0-gpu"),
+            (job_object.LEADER_WORKER_SETS, "serve"),
+        ):
+            jobs.cluster.api.delete(kind, name, namespace="default")
+
+
 def test_a_claim_that_cannot_be_read_is_taken_to_be_the_leaders_and_that_is_said() -> None:
     jobs = Jobs(gpus=5)
     jobs.job(job_object.LEADER_WORKER_SETS, lws_job("LeaderReady", worker="nowhere"))

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from koordra.api import objects
 from koordra.api.kinds import Kind
 from koordra.controller.gangs.declared.workload_kind import JOBSET, LWS, RAY, VOLCANO, kind_of, told
+from koordra.controller.gangs.seats.recorded import controller_of
 
 JOBSETS: Final = Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 LEADER_WORKER_SETS: Final = Kind("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet")
@@ -37,9 +38,13 @@ _BY_OWNER: Final = {(kind.api_version, kind.kind): kind for kind in (STATEFUL_SE
 
 
 class JobRef(NamedTuple):
+    """`maker`: uid of the owner of the pod that tells: another one where a job of the same name was made
+    anew."""
+
     kind: Kind
     namespace: str
     name: str
+    maker: str = ""
 
 
 def job_ref(pods: Iterable[Mapping[str, Any]]) -> JobRef | None:
@@ -49,11 +54,10 @@ def job_ref(pods: Iterable[Mapping[str, Any]]) -> JobRef | None:
 
 def _ref(pod: Mapping[str, Any]) -> JobRef | None:
     kind, namespace = kind_of(pod), objects.namespace(pod)
+    owner = controller_of(pod) or {}
+    maker = str(owner.get("uid") or "")
     if kind is not None and kind.name in _BY_LABEL:
         job, label = _BY_LABEL[kind.name]
-        return JobRef(job, namespace, told(pod, label)) if told(pod, label) else None
-    for owner in objects.metadata(pod).get("ownerReferences") or ():
-        owned_by = _BY_OWNER.get((str(owner.get("apiVersion")), str(owner.get("kind"))))
-        if owner.get("controller") and owned_by is not None:
-            return JobRef(owned_by, namespace, str(owner.get("name")))
-    return None
+        return JobRef(job, namespace, told(pod, label), maker) if told(pod, label) else None
+    owned_by = _BY_OWNER.get((str(owner.get("apiVersion")), str(owner.get("kind"))))
+    return None if owned_by is None else JobRef(owned_by, namespace, str(owner.get("name")), maker)

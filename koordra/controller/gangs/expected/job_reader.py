@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from koordra.api.kinds import RESOURCE_CLAIM_TEMPLATES, Kind
 from koordra.api.objects import Object
 from koordra.api.tables import BoundedCache
-from koordra.controller.gangs.expected.job_object import job_ref
+from koordra.controller.gangs.expected.job_object import JobRef, job_ref
 from koordra.controller.gangs.expected.job_pods import Job, claim_templates, pods_of
 from koordra.controller.gangs.membership import Gang
 
@@ -48,7 +48,7 @@ class JobReader:
     clock: Callable[[], float]
     most: int
     _left: int = 0
-    _known: BoundedCache[tuple[Kind, str, str], _Kept] = field(default_factory=lambda: BoundedCache(4096))
+    _known: BoundedCache[JobRef, _Kept] = field(default_factory=lambda: BoundedCache(4096))
 
     def begin(self) -> None:
         """A pass begins."""
@@ -68,21 +68,21 @@ class JobReader:
         job: Object = {**obj, "kind": ref.kind.kind}
         specs = {id(one.pod["spec"]): one.pod for one in pods_of(job, there)}
         names = dict.fromkeys(name for pod in specs.values() for name in claim_templates(pod).values())
-        wanted = [(RESOURCE_CLAIM_TEMPLATES, ref.namespace, name) for name in list(names)[:MOST_TEMPLATES]]
+        few = list(names)[:MOST_TEMPLATES]
+        wanted = [JobRef(RESOURCE_CLAIM_TEMPLATES, ref.namespace, name) for name in few]
         if not self._may_read(*wanted):
             return Answer(later=True)
-        found = {key[2]: self._one(key) for key in wanted}
+        found = {key.name: self._one(key) for key in wanted}
         return Answer(Job(job, {name: template for name, template in found.items() if template}))
 
-    def _may_read(self, *keys: tuple[Kind, str, str]) -> bool:
+    def _may_read(self, *keys: JobRef) -> bool:
         now = self.clock()
         unknown = [key for key in keys if (kept := self._known.get(key)) is None or kept.until <= now]
         return len(unknown) <= self._left
 
-    def _one(self, key: tuple[Kind, str, str]) -> Object | None:
+    def _one(self, key: JobRef) -> Object | None:
         known, now = self._known.get(key), self.clock()
         if known is None or known.until <= now:
             self._left -= 1
-            kind, namespace, name = key
-            known = self._known[key] = _Kept(now + READ_AGAIN, self.read(kind, name, namespace))
+            known = self._known[key] = _Kept(now + READ_AGAIN, self.read(key.kind, key.name, key.namespace))
         return known.obj
