@@ -32,6 +32,7 @@ BINDINGS: Final = Kind(
     _ADMISSION, "v1", "mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding", namespaced=False
 )
 SETS: Final = Kind("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet")
+RESTART: Final = "RecreateGroupOnPodRestart"
 _POLICY: Final = "koordra-test-leaderworkerset"
 
 _CRD: Final = {
@@ -174,7 +175,14 @@ class LeaderWorkerSet:
     startup: str = "LeaderCreated"
 
     def create(self) -> None:
-        leaders = self.client.create(SETS, self._object(SETS, self.name, spec={}))
+        template = {"size": self.size, "restartPolicy": RESTART, "workerTemplate": self.template}
+        spec: Object = {
+            "replicas": self.groups,
+            "startupPolicy": self.startup,
+            "leaderWorkerTemplate": template,
+        }
+        notes = {f"{LWS}exclusive-topology": self.exclusive} if self.exclusive else {}
+        leaders = self.client.create(SETS, self._object(SETS, self.name, spec=spec, annotations=notes))
         labels = {f"{LWS}worker-index": "0", f"{LWS}name": self.name}
         spec = {
             "serviceName": self.name,
@@ -261,7 +269,8 @@ class LeaderWorkerSet:
         }
 
     def _object(self, kind: Kind, name: str, *, owner: Object | None = None, **more: Any) -> Object:
-        metadata: Object = {"name": name, "namespace": self.namespace, "labels": more.pop("labels", {})}
+        told = {key: more.pop(key, {}) for key in ("labels", "annotations")}
+        metadata: Object = {"name": name, "namespace": self.namespace, **told}
         if owner is not None:
             metadata["ownerReferences"] = [
                 {
