@@ -23,9 +23,8 @@ from benchmarks import _results
 from benchmarks.controller import device_classes, machine_slices, node, pod
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import tables_of
-from koordra.controller.explain.answer import answer
+from koordra.controller.explain.forecast.forecast import Forecast, Terms, forecast
 from koordra.controller.explain.question import Question, Subject
-from koordra.controller.explain.view import ClusterView, view_of
 from koordra.process.lifecycle import collect_seldom
 
 NODES = 10_000
@@ -62,12 +61,13 @@ def main() -> None:
     collect_seldom()
     found: dict[str, Any] = {"nodes": NODES, **_command()}
     objects = _read(found)
-    view, found["view_s"] = _timed(lambda: _view(objects))
+    ahead, found["view_s"] = _timed(lambda: forecast(tables_of(objects), Terms(datetime.now(UTC))))
+    view = ahead.view
     group = max(view.waiting.values(), key=lambda one: one.label)
     for name in ("new", "again"):
         _, found[f"leader_{name}_s"] = _timed(lambda: view.placer.place(group, {}))
     for name, number in (("first", 0), ("again", 0), ("other", 1)):
-        asked, found[f"{name}_s"] = _timed(partial(_asked, view, number))
+        asked, found[f"{name}_s"] = _timed(partial(_asked, ahead, number))
         found["told"] = asked["claim"]["told"]
     found["objects_s"] = found["view_s"] + found["first_s"]
     found["objects_ratio"] = found["objects_s"] / found["plain_read_s"]
@@ -104,12 +104,8 @@ def _command() -> dict[str, float]:
     return {"command_s": ours, "plain_command_s": plain, "command_ratio": ours / plain}
 
 
-def _view(objects: list[Object]) -> ClusterView:
-    return view_of(tables_of(objects), refused={}, now=datetime.now(UTC))
-
-
-def _asked(view: ClusterView, number: int) -> Object:
-    return answer(view, Question(Subject.CLAIM, NAMESPACE, f"wait-{number}"))
+def _asked(ahead: Forecast, number: int) -> Object:
+    return ahead.answer(Question(Subject.CLAIM, NAMESPACE, f"wait-{number}"))
 
 
 def _objects(nodes: int) -> Iterator[Object]:

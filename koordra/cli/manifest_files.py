@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from koordra.allocator.request.classes import shipped_classes
-from koordra.allocator.request.templates import with_template_claims
-from koordra.api import objects
 from koordra.api.field_types import parse_types, wrong_fields
 from koordra.api.objects import Fields
-from koordra.api.pods import at, pods_in
+from koordra.api.pods import pods_in
 from koordra.errors import InvalidManifest
 from koordra.inert import inert
 from koordra.spelling import meant
@@ -54,15 +52,13 @@ AllocationSelector: nodeSelectorTerms []{}open
 
 
 def read_objects(files: Sequence[str]) -> list[Fields]:
-    """Every object of the files, Lists taken apart, claims made from templates, koordra's classes added where
-    missing.
+    """Every object of the files, Lists taken apart, koordra's classes added where missing.
 
     Raises InvalidManifest naming file and place.
     """
     found = _once(_some([entry for name in files for entry in _read(name)], files))
     there = {entry["metadata"].get("name") for entry in found if entry["kind"] == "DeviceClass"}
-    missing = [entry for entry in shipped_classes() if entry["metadata"]["name"] not in there]
-    return [*with_template_claims(found), *missing]
+    return [*found, *(entry for entry in shipped_classes() if entry["metadata"]["name"] not in there)]
 
 
 def read_manifests(files: Sequence[str]) -> list[Fields]:
@@ -78,40 +74,6 @@ def _some(found: list[Fields], files: Sequence[str]) -> list[Fields]:
     if files and not found:
         raise InvalidManifest("holds no object", object=", ".join(files), remedy="give it at least one")
     return found
-
-
-def with_workload_pods(manifests: Sequence[Fields]) -> tuple[list[Fields], list[str]]:
-    """The objects, and one pod with its claims for every workload that no cluster runs yet; a line for people
-    about each pod.
-
-    A Deployment in a file stands for pods. Its first replica is planned, under the name `<kind>-<name>`:
-    `deployment-web`. Left out are objects that an API server has stored (they have a uid), since their pods
-    are among the objects too, pod templates without claims, which ask nothing of koordra, and workloads
-    without replicas.
-    """
-    made: list[Fields] = []
-    notes: list[str] = []
-    for workload in manifests:
-        own, obj = workload["metadata"], dict(workload)
-        if own.get("uid") or obj["kind"] == "Pod" or objects.spec_of(obj).get("replicas") == 0:
-            continue
-        who = f"{obj['kind']} {own.get('name') or ''}".rstrip()
-        called = f"{obj['kind']}-{own.get('name') or own.get('generateName', '').rstrip('-')}".lower()
-        templates = [at(obj, path) for path in pods_in(obj)]
-        for number, template in enumerate(each for each in templates if each["spec"].get("resourceClaims")):
-            name = f"{called}-{number + 1}" if number else called
-            inner = objects.metadata(template)
-            namespace = own.get("namespace") or inner.get("namespace") or "default"
-            pod = {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {**inner, "name": name, "namespace": str(namespace)},
-                "spec": template["spec"],
-            }
-            made.extend(_objects(pod, where=f"{who}: pod template"))
-            notes.append(f"{who}: one of its pods is planned, {name}")
-    known = [entry for entry in manifests if entry.get("kind") == "ResourceClaimTemplate"]
-    return [*manifests, *with_template_claims([*known, *made])[len(known) :]], notes
 
 
 _PART: Final = frozenset(
@@ -132,7 +94,6 @@ _PART: Final = frozenset(
     }
 )
 """Kinds that placements depend on; all others do by the pods in them alone."""
-_MOST_NAMED: Final = 3
 _CLUSTER: Final = (
     "kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o yaml > cluster.yaml"
 )
@@ -153,23 +114,6 @@ def notes_on(manifests: Sequence[Fields]) -> list[str]:
             f"there are no nodes in the files: add those of a cluster ({_CLUSTER}) with -f cluster.yaml"
         )
     return notes
-
-
-def unmade_pods(manifests: Sequence[Fields]) -> list[str]:
-    """What is told of workloads of which a cluster has not made pods yet, to who explains pods."""
-    named = [
-        inert(f"{one['kind']} {objects.name(dict(one))}")
-        for one in manifests
-        if one["kind"] != "Pod" and not objects.uid(dict(one)) and any(pods_in(dict(one)))
-    ]
-    if not named:
-        return []
-    shown = ", ".join(named[:_MOST_NAMED]) + (
-        f" and {len(named) - _MOST_NAMED} more" if named[_MOST_NAMED:] else ""
-    )
-    return [
-        f"the pods of {shown} are not made yet, and not explained: koordra plan takes one of each that has claims"
-    ]
 
 
 def _meant(kind: str) -> str:
@@ -193,7 +137,7 @@ def read_text(name: str | Path) -> str:
 def _read(name: str, *, checked: bool = True) -> Iterator[Fields]:
     for number, document in enumerate(_documents(read_text(name), name), start=1):
         if document is not None:
-            yield from _objects(document, where=f"{name} document {number}", checked=checked)
+            yield from objects_in(document, where=f"{name} document {number}", checked=checked)
 
 
 def _documents(text: str, name: str) -> list[object]:
@@ -217,7 +161,8 @@ def _json_values(text: str) -> Iterator[object]:
         yield value
 
 
-def _objects(document: object, *, where: str, checked: bool = True) -> Iterator[Fields]:
+def objects_in(document: object, *, where: str, checked: bool = True) -> Iterator[Fields]:
+    """The object that a document is, or the items of a List. Raises InvalidManifest, saying `where`."""
     if not isinstance(document, Mapping) or not isinstance(document.get("kind"), str):
         raise InvalidManifest(
             "is not a Kubernetes object", object=where, remedy="write apiVersion, kind and metadata"
@@ -228,7 +173,7 @@ def _objects(document: object, *, where: str, checked: bool = True) -> Iterator[
         kind = document["kind"].removesuffix("List")
         for number, item in enumerate(items):
             filled = {"kind": kind, **item} if kind and isinstance(item, Mapping) else item
-            yield from _objects(filled, where=f"{where} items[{number}]", checked=checked)
+            yield from objects_in(filled, where=f"{where} items[{number}]", checked=checked)
         return
     if not isinstance(document.get("metadata"), Mapping):
         raise InvalidManifest("has no metadata", object=where, field="metadata", remedy="give it a name")

@@ -8,15 +8,17 @@ import click
 
 from koordra.allocator.explain.telling import lines as lines_of
 from koordra.allocator.reasons import Reason
+from koordra.allocator.request.templates import with_template_claims
 from koordra.api.objects import Fields
 from koordra.cli import options
 from koordra.cli.cluster.device_text import device_text
-from koordra.cli.manifest_files import notes_on, read_objects, with_workload_pods
+from koordra.cli.manifest_files import read_objects
 from koordra.cli.options import say
 from koordra.cli.output import as_text, columns, render_table
 from koordra.cli.progress import progress
+from koordra.cli.what_if.manifests import Assumed, what_if
 from koordra.inert import inert
-from koordra.placement import Plan, plan
+from koordra.placement import Plan
 from koordra.placement.defragment.cluster import free, shape_of
 
 MOST_LINES = 8
@@ -30,34 +32,47 @@ MOST_LINES = 8
 @options.policy
 @options.features
 @options.output("table", "json", "yaml")
+@options.flag(
+    "--together", "Claims that no pod uses go to one node, as if one pod in each namespace used them."
+)
+@options.flag("--fail-if-waiting", "Exit with 1 where a claim gets nothing.")
 @click.option(
     "--defragment",
     metavar="SHAPE",
     help="Instead of planning: the fewest pods whose move frees a shape, e.g. gpus=8,nics=8,scope=Node. Moves nothing.",
 )
 def plan_command(
-    files: Sequence[str], policy: str, features: str | None, output: str, defragment: str | None
+    files: Sequence[str],
+    policy: str,
+    features: str | None,
+    output: str,
+    together: bool,
+    fail_if_waiting: bool,
+    defragment: str | None,
 ) -> None:
-    """What-if, offline: plan the claims in the files against the nodes and slices in the files.
+    """What-if, offline: what koordra's controller would do with the objects in the files.
 
-    Claims that have an allocation count as taken. Of a Deployment, Job ... in a file one pod is planned.
-    Nothing is written anywhere.
+    It decides as it does in a cluster: gangs are placed as a whole or not at all, nodes in native mode are
+    kube-scheduler's, quotas bound legacy pods, and what its webhook would refuse is told. Claims that have an
+    allocation count as taken. A Deployment, Job ... that no cluster has stored stands for its pods, and a
+    claim that no pod uses for a pod of its own. Nothing is written anywhere.
     """
     silent = output != "table"
     with progress("reading the files", silent=silent):
         manifests = read_objects(files)
     if defragment is not None:
         with progress("looking for the fewest moves", silent=silent):
-            freed = free(manifests, shape_of(defragment))
+            freed = free(with_template_claims(manifests), shape_of(defragment))
         say(_moves(freed) + "\n" if output == "table" else as_text(freed, output), nl=False)
         return
-    notes = [f"koordra: {note}" for note in notes_on(manifests)]
-    manifests, planned = with_workload_pods(manifests)
-    for line in (*notes, *planned):
-        say(line, err=True)
     with progress("planning", silent=silent):
-        found = plan(manifests, policy=policy, features=features, report_errors=True)
+        asked = what_if(manifests, Assumed(policy, features, together))
+        found = asked.plan()
+    for line in asked.notes:
+        say(line, err=True)
     say(_table(found) if output == "table" else as_text(found.to_dict(), output), nl=False)
+    if fail_if_waiting and (found.unsatisfiable or found.undecided):
+        raise click.exceptions.Exit(1)
 
 
 def _table(found: Plan) -> str:
@@ -68,7 +83,7 @@ def _table(found: Plan) -> str:
                 claim,
                 found.nodes[claim],
                 found.levels[claim] or "-",
-                str(found.scores[claim]),
+                str(found.scores.get(claim, "-")),
                 [device_text(entry) for entry in allocation["devices"].get("results", ())],
             )
             for claim, allocation in sorted(found.allocations.items())

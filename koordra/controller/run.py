@@ -29,6 +29,7 @@ from typing import Final
 
 from koordra.api.kinds import DEVICE_HOLDS, PODS, RESOURCE_CLAIMS
 from koordra.controller.allocation.leftover_store import LeftoverStore
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Informers
 from koordra.controller.elastic.reconcile import start_elastic
@@ -306,7 +307,7 @@ def _term(
         report=process.report,
         starves_after=settings.starves_after,
         preemption=settings.preemption,
-        learned=store.read(),
+        placer=Placer(learned=store.read(), asks_again=True),
         latency=latency,
         quota=legacy.held if legacy else None,
         immediate=settings.immediate,

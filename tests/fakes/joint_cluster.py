@@ -13,6 +13,7 @@ from typing import Any
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.immediate_claims import DEFAULT_RULES, ImmediateRules
 from koordra.controller.reconcile.reconciler import Reconciler
@@ -62,7 +63,7 @@ class JointCluster:
             starves_after=self.starves_after,
             preemption=self.preemption,
             immediate=self.immediate,
-            learned=learned,
+            placer=Placer(learned=learned, asks_again=True),
         )
 
     def timestamp(self) -> str:

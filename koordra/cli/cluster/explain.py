@@ -2,7 +2,7 @@
 
 words ─▶ questions ─▶ the cluster's controller answers (controller_answers), or where it does not
                       the objects are read, and the answers worked out from them as it would
-files ─▶ plan() for the claims that wait in them, and the same answers for all else
+files ─▶ a forecast of what its controller would do with them, and the same answers
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ def explain(
                 "go with a cluster", object="explain", field="--watch and -l", remedy="leave out -f"
             )
         from koordra.cli.cluster.file_answers import of_files
+        from koordra.cli.what_if.manifests import Assumed
 
-        _show(of_files(files, words, scope, policy=policy, features=features, levels=levels), output)
+        _show(of_files(files, words, scope, Assumed(policy, features, levels=levels)), output)
         return
     if policy != names.DEFAULT_POLICY or features:
         text = "go with -f: a cluster's controller has a policy of its own"

@@ -12,10 +12,9 @@ from koordra.cli.cluster.cluster_objects import Listed, Source, latest_events, l
 from koordra.cli.output import Document
 from koordra.cli.progress import progress
 from koordra.controller.cache.changes import NEEDED, OPTIONAL, tables_of
-from koordra.controller.explain.answer import answer
+from koordra.controller.explain.forecast.forecast import Forecast, Terms, forecast
+from koordra.controller.explain.forecast.refusals import refusals
 from koordra.controller.explain.question import Question
-from koordra.controller.explain.view import ClusterView, view_of
-from koordra.controller.reconcile.dry_run import refusals
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube.client import KubeClient
 from koordra.process.lifecycle import collect_seldom
@@ -39,9 +38,9 @@ class WholeCluster:
 
     def answer(self, question: Question) -> tuple[Document, dict[str, str]]:
         """The answer, and what the controller said last in Events, by uid. Raises NotFound."""
-        view = self._view
+        forecast = self._forecast
         with progress(f"working out why: {question}", line=False):
-            return dict(answer(view, question)[question.subject]), self._words
+            return dict(forecast.answer(question)[question.subject]), self._words
 
     @cached_property
     def _objects(self) -> Listed:
@@ -55,17 +54,12 @@ class WholeCluster:
         return latest_events(self._objects[kinds.EVENTS])
 
     @cached_property
-    def _view(self) -> ClusterView:
+    def _forecast(self) -> Forecast:
         found, now = self._objects, datetime.now(UTC)
         with progress("taking the objects in", line=False):
             tables = tables_of(obj for objects in found.values() for obj in objects)
-            return view_of(
-                tables,
-                refused=refusals(found[kinds.EVENTS], now),
-                now=now,
-                levels=self._levels,
-                read=self._read,
-            )
+            refused = refusals(found[kinds.EVENTS], now)
+            return forecast(tables, Terms(now, refused, levels=self._levels, read=self._read))
 
     def _read(self, kind: kinds.Kind, name: str, namespace: str) -> Object | None:
         """A job's object; None where the caller may not read it."""

@@ -30,7 +30,7 @@ from koordra.controller.cache.kept_fields import kept_of
 from koordra.controller.cache.pod_index import is_bound, is_gated
 from koordra.controller.claims import Users
 from koordra.controller.reporting import claim_events
-from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
+from koordra.controller.reporting.claim_events import ClaimEvent, EventSink, ReasonsSink
 from koordra.controller.reporting.event_dedup import EventDedup
 from koordra.controller.reporting.metrics import LatencyBreakdown
 from koordra.controller.reporting.waiting_groups import WaitingGroups
@@ -62,6 +62,7 @@ class PassContext:
         *,
         clock: Callable[[], float],
         report: EventSink,
+        reasons: ReasonsSink = lambda claim, reasons: None,
         latency: LatencyBreakdown | None,
         immediate: ImmediateRules = DEFAULT_RULES,
     ) -> None:
@@ -76,7 +77,7 @@ class PassContext:
         self.cache = ClusterCache(immediate)
         self.cache.on_gone(RESOURCE_CLAIMS, lambda uid: self._rests.pop(uid, None))
         self.audit = Audit(self.cache, source, clock=clock)
-        self.events = EventDedup(report, clock=clock, holds=self._still_waits)
+        self.events = EventDedup(report, clock=clock, holds=self._still_waits, reasons=reasons)
         self.feedback = FeedbackTracker(self.cache.pod_index, refusals=self.node_backoff.refusals)
         self.waiting = WaitingGroups()
         self._conflicts = 0

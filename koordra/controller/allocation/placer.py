@@ -92,7 +92,8 @@ _Explained = tuple[object, tuple[Reasons, ...], tuple[str, ...]]
 class GroupPlacement:
     """The best place for a group, or why there is none (`reasons` by claim key).
 
-    `allocations` are what is to be written, by claim key. `interrupted`: it is undecided because one question
+    `allocations` are what is to be written, by claim key; `score`: higher is better, comparable between nodes
+    for one group. `interrupted`: it is undecided because one question
     may cost so much only; asked again, it goes on. `defect`: the traceback of an error inside the
     allocator. `served`: the pods that can start with it, of those that were asked for.
     """
@@ -105,17 +106,30 @@ class GroupPlacement:
     interrupted: bool = False
     defect: str = ""
     served: tuple[Object, ...] = ()
+    score: int | None = None
 
 
 class Placer:
     """`nodes`: every node, with what holds its devices and takes its room now. `asks_again`: whether what is
-    undecided is asked again later (`Engine.decide`). Not thread-safe."""
+    undecided is asked again later (`Engine.decide`). `explains`: whether a pass works out why groups fit
+    nowhere; without it that is left to who asks. `policy` and `features` as `plan()` takes them. Not
+    thread-safe."""
 
-    def __init__(self, *, learned: Learned | None = None, asks_again: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        learned: Learned | None = None,
+        asks_again: bool = False,
+        explains: bool = True,
+        policy: str = names.DEFAULT_POLICY,
+        features: str | None = None,
+    ) -> None:
+        """Raises PlanError for an unknown policy or gate."""
         self._asks_again = asks_again
+        self.explains = explains
         self.engine = Engine(
-            policy_of(names.DEFAULT_POLICY),
-            Features.of(None),
+            policy_of(policy),
+            Features.of(features),
             learned=learned or Learned(),
             contained=lambda event, node: log.exception(event, node=node),
         )
@@ -204,6 +218,7 @@ class Placer:
                     decision.node,
                     {key: written for key, (written, _) in self._offered.items()},
                     {key: level_of(decision.devices_of(at)) for at, key in enumerate(keys)},
+                    score=-decision.cost.written,
                 )
             told = self._reasons(group, resolved, excluded) if why else ((),) * len(keys)
             reasons = zip(keys, told, strict=True)

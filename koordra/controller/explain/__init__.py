@@ -7,6 +7,7 @@ claims         one claim: why it waits, or why its devices are these
 pods           one pod: its claims, and the words of the stack that it was written for
 gangs          one gang: its members, and what those that wait lack
 nodes          one node: its devices, who holds them, and who waits that could run there
+forecast/      what the controller would do with objects that were read, or never applied
 device_rows    the devices of nodes, for `koordra devices` too
 isolation      what is enforced of an allocated device, and what is only accounted for
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.devices.inventory import PublishedDevice
@@ -38,6 +38,8 @@ def claim_entry(view: ClusterView, claim: Object) -> Object:
         "pods": [objects.name(pod) for pod in view.cache.pod_index.users.get(key, ())],
         **({"doubts": asked} if (asked := doubts(claim)) else {}),
     }
+    if (planned := view.planned.get(key)) is not None:
+        return {**named, **_outcome("Fits", planned.node, planned.level)}
     if claims_of.is_allocated(claim):
         if not claims_of.holds_koordra_devices(claim):
             return {**named, **_outcome("Foreign"), "waits": "another driver has allocated it"}
@@ -69,7 +71,7 @@ def _waiting(view: ClusterView, claim: Object) -> Object:
     key, waits = objects.key(claim), ""
     found = view.forecast(key)
     if found is None:
-        waits = _waits_for(view, key)
+        waits = waits_for(view, key)
         found = view.placer.place(Group((), claim), {})
     placed = key in found.allocations
     status = "Fits" if placed else "Undecided" if found.undecided else "DoesNotFit"
@@ -78,7 +80,7 @@ def _waiting(view: ClusterView, claim: Object) -> Object:
     return {**outcome, **({"waits": waits} if waits else {})}
 
 
-def _waits_for(view: ClusterView, key: str) -> str:
+def waits_for(view: ClusterView, key: str) -> str:
     """Why no pass plans the claim although it has no devices."""
     pods = view.cache.pod_index
     using = pods.users.get(key, ())
@@ -132,15 +134,19 @@ def _allocated(view: ClusterView, claim: Object) -> Object:
         status = "InUse"
     node = claims_of.node_of(claim)
     devices = published(view, claims_of.pools(claim))
-    allocation = Allocation.of_claim(claim)
-    given = [] if allocation is None else allocation.results
-    plain = [devices[one.device].plain for one in given if one.device in devices]
     return {
-        **_outcome(status, node, level_of(plain)),
+        **_outcome(status, node, nearness_of(claim, devices)),
         "devices": [dict(result) for result in claims_of.results(claim)],
         "isolation": isolation_of(claim, devices),
         "placement": None if node is None else _placement(view, claim, node),
     }
+
+
+def nearness_of(claim: Object, devices: Mapping[DeviceID, PublishedDevice]) -> str | None:
+    """The worst level between a GPU of the claim and its NIC."""
+    allocation = Allocation.of_claim(claim)
+    given = [] if allocation is None else allocation.results
+    return level_of([devices[one.device].plain for one in given if one.device in devices])
 
 
 def published(view: ClusterView, pools: Iterable[str]) -> dict[DeviceID, PublishedDevice]:

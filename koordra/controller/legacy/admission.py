@@ -37,11 +37,11 @@ from koordra.compat.rewrite import Rewritten, has_dialect, rewrite
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.quota import Charge, bounded, refusal
 from koordra.controller.legacy.settings import IGNORE, OPT_OUT, LegacySettings
-from koordra.controller.legacy.templates import NotMade, Templates
+from koordra.controller.legacy.templates import NotMade, Templates, TemplateStore
 from koordra.controller.legacy.translation import Translations
 from koordra.controller.legacy.usage import ADMITTED, QuotaUsage, QuotaWatch, counted_part, reviews
 from koordra.controller.webhook.handlers import admitted
-from koordra.controller.webhook.lookups import Lookups
+from koordra.controller.webhook.lookups import KnownObjects, Lookups
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 from koordra.errors import InvalidInput, InvalidManifest
 from koordra.kube.client import KubeClient
@@ -73,8 +73,8 @@ class Admission:
     """`quotas` gives the ResourceQuotas of a namespace. `count` gets (dialect, outcome)."""
 
     settings: Settings
-    lookups: Lookups
-    templates: Templates
+    lookups: KnownObjects
+    templates: TemplateStore
     usage: QuotaUsage
     quotas: Callable[[str], list[Object]]
     translations: Translations

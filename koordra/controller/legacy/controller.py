@@ -14,21 +14,13 @@ from functools import partial
 from typing import Final
 
 from koordra.api import objects
-from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, Kind
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import Informers
-from koordra.controller.cache.pod_index import PodClaims, is_bound, is_living, may_be_planned
-from koordra.controller.legacy.held_seats import Held, HeldSeats
-from koordra.controller.legacy.quota import (
-    Charge,
-    CountOf,
-    Gangs,
-    beyond,
-    bounded,
-    in_scope,
-    overdrawn,
-    to_come,
-)
+from koordra.controller.cache.pod_index import PodClaims
+from koordra.controller.legacy.held_back import HeldBack, waiting_by_namespace
+from koordra.controller.legacy.held_seats import HeldSeats
+from koordra.controller.legacy.quota import Gangs
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates, lost_templates, unused
 from koordra.controller.legacy.usage import QuotaUsage, QuotaWatch, legacy_entries
@@ -80,6 +72,7 @@ class LegacyController:
         self._usage = QuotaUsage(settings.compat, clock=time.monotonic)
         self._seats = HeldSeats(self._usage.known)
         self._quotas = QuotaWatch(client, wake=wake)
+        self._held_back = HeldBack(self._usage, self._seats, self._quotas.of, self._find)
         self._templates = WatchCache(client, RESOURCE_CLAIM_TEMPLATES, on_change=self._on_template)
         self._missed: dict[tuple[str, str], float] = {}
         self._over: dict[str, str] = {}
@@ -101,77 +94,18 @@ class LegacyController:
         """Uid -> why a pod that waits for devices gets none for now: it stands beyond a quota. An empty text:
         pods, quotas or templates are not read yet. `gangs`: of members that start together, by uid, their
         gang and how many of them it can do without. Asked before each planning."""
-        by_namespace: dict[str, list[PodClaims]] = {}
-        for member in members:
-            if member.pending and legacy_entries(member.pod):
-                by_namespace.setdefault(objects.namespace(member.pod), []).append(member)
         if not self._is_read():
             why = NOT_READ if time.monotonic() - self._since > PATIENCE else ""
-            return {objects.uid(member.pod): why for listed in by_namespace.values() for member in listed}
-        found: dict[str, str] = {}
-        for namespace, waiting in by_namespace.items():
-            quotas = [quota for quota in self._quotas.of(namespace) if bounded(quota)]
-            if quotas:
-                served = {
-                    objects.name(one.pod)
-                    for one in members
-                    if objects.namespace(one.pod) == namespace and len(one.pending) < len(one.ours)
-                }
-                found |= self._beyond(namespace, quotas, waiting, served=served, gangs=gangs)
-        return found
+            late = waiting_by_namespace(members).values()
+            return {objects.uid(member.pod): why for listed in late for member in listed}
+        return self._held_back(members, gangs)
+
+    def _find(self, kind: Kind, key: str) -> Object | None:
+        return self._templates.get(key) if kind is RESOURCE_CLAIM_TEMPLATES else self._caches.get(kind, key)
 
     def _is_read(self) -> bool:
         """Quotas and templates; what runs since before this leader's term was counted before it began."""
         return self._templates.wait_synced(0) and self._quotas.is_synced()
-
-    def _beyond(
-        self,
-        namespace: str,
-        quotas: Sequence[Object],
-        waiting: Sequence[PodClaims],
-        *,
-        served: set[str],
-        gangs: Gangs,
-    ) -> dict[str, str]:
-        self._usage.recall(
-            namespace,
-            template=self._templates.get,
-            claim=lambda where, name: self._caches.get(RESOURCE_CLAIMS, f"{where}/{name}"),
-        )
-        late = {objects.uid(one.pod): "" for one in waiting if not self._usage.has_observed(one.pod)}
-        held_seats, charges = self._held_seats(namespace), self._usage.charges(namespace)
-        planned = {objects.name(one.pod): objects.uid(one.pod) for one in waiting if may_be_planned(one)}
-        gang_of = {name: gangs[uid] for name, uid in planned.items() if uid in gangs}
-        expected = to_come(charges, gang_of)
-        beside = held_seats.charges | expected.charges
-        if not any(overdrawn(quota, self._counting(beside)) for quota in quotas):
-            return late
-        charges, served = charges | beside, served | held_seats.back
-        asking = planned.keys() | expected.charges.keys()
-        others = charges.keys() - asking - served
-        served |= {name for name in others if self._has_devices(f"{namespace}/{name}")}
-        counted = {name: charge for name, charge in charges.items() if name in served | asking}
-        held = beyond(quotas, counted, served=served, gangs=gang_of | expected.gangs)
-        return late | {planned[name]: text for name, text in held.items() if name in planned}
-
-    def _held_seats(self, namespace: str) -> Held:
-        return self._seats.charges(namespace, self._usage.charges(namespace))
-
-    def _counting(self, held_seats: Mapping[str, Charge]) -> CountOf:
-        """With these beside the pods."""
-
-        def counted(quota: Object, name: str) -> int:
-            held = [one.amounts.get(name) or 0 for one in held_seats.values() if in_scope(quota, one.pod)]
-            return self._usage.counted(quota, name) + sum(held)
-
-        return counted
-
-    def _has_devices(self, key: str) -> bool:
-        """Of a pod of which no claim waits for devices. One without a node has none, for want of a claim or
-        behind another gate. It may get there only when others of its namespace end (a quota on the class), so
-        nobody is to wait for it."""
-        pod = self._caches.get(PODS, key)
-        return pod is None or is_bound(pod) or not is_living(pod)
 
     def _pass(self) -> float:
         """Seconds until the next pass, if nothing changes."""
@@ -188,8 +122,7 @@ class LegacyController:
     def _report_quotas(self) -> None:
         before, self._over = self._over, {}
         for quota in self._quotas.all():
-            key, held_seats = objects.key(quota), self._held_seats(objects.namespace(quota))
-            text = overdrawn(quota, self._counting(held_seats.charges))
+            key, text = objects.key(quota), self._held_back.overdrawn(quota)
             if text and before.get(key) != text:
                 self._report(ClaimEvent(QUOTA_EXCEEDED, cut(text), (quota,)))
             self._over[key] = text

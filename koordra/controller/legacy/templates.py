@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from koordra.api import names, objects
 from koordra.api.elastic import elastic_pods
@@ -55,6 +55,14 @@ class NotMade(Exception):
     def __init__(self, problem: str, *, planted: bool = False) -> None:
         super().__init__(problem)
         self.planted = planted
+
+
+class TemplateStore(Protocol):
+    @property
+    def known(self) -> Callable[[str], Object | None]: ...
+
+    def ensure(self, template: Object) -> None:
+        """Raises NotMade."""
 
 
 @dataclass(slots=True)

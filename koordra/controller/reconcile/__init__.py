@@ -4,7 +4,6 @@ reconcile_loop      a pass after any change, pause or failure; also for the reco
 reconciler          one pass, step by step
 allocation_step     its planning step: groups that wait, most urgent first
 group_queue         the groups that wait, and which of them a pass considers
-dry_run             what the next pass would decide, without writing
 leader_figures      how things stand after a pass: metrics that the leader alone shows
 pod_requeue         pods that their kubelet has given up for a minute
 node_evictions      pods that nodes ask to go

@@ -49,7 +49,6 @@ from koordra.effort import counted, is_spent
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 from koordra.placement.decide import Excluded
-from koordra.placement.policy.learned_order import Learned
 from koordra.process.lifecycle import count_failure
 
 log = get_logger(__name__)
@@ -80,13 +79,13 @@ class AllocationStep:
         *,
         starves_after: float,
         preemption: bool,
-        learned: Learned | None = None,
+        placer: Placer | None = None,
         quota: Quota | None = None,
     ) -> None:
         self._context = context
         self._preemption = preemption
         self._eviction_backoff = EvictionBackoff()
-        self.placer = Placer(learned=learned, asks_again=True)
+        self.placer = placer or Placer(asks_again=True)
         self._started = StartedPods(context.cache)
         self.reservations = Reservations(starves_after=starves_after)
         self.conflicts = ConflictWatch(context.cache)
@@ -168,7 +167,7 @@ class AllocationStep:
         if later is None and self.queue.is_unchanged(group, basis, now):
             return
         waited = self.queue.done(group)
-        placement = best_placement(parts, self.placer, excluded)
+        placement = best_placement(parts, self.placer, excluded, why=self.placer.explains)
         pause = self._carry_out(group, placement, now, at_once=not waited)
         if pause is not None:
             until = now + min(pause, inf if later is None else later)
@@ -212,7 +211,7 @@ class AllocationStep:
         if not unused and self._displace(group, now):
             context.wake(now)
             return None
-        for claim in group.pending:
+        for claim in group.pending if self.placer.explains else ():
             context.events.waiting(claim, group.users(claim), placement.reasons.get(objects.key(claim), ()))
         if unused:
             context.wake(context.clock())

@@ -34,6 +34,7 @@ from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.eviction.driver_release import DriverRelease
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.allocation.scheduler_feedback import SchedulerRefusal
 from koordra.controller.allocation.writes import WriteOutcome, Writer
@@ -47,12 +48,11 @@ from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reconcile.unplanned import created
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.capacity import ClusterCapacity
-from koordra.controller.reporting.claim_events import EventSink
+from koordra.controller.reporting.claim_events import EventSink, ReasonsSink
 from koordra.controller.reporting.metrics import ControllerMetrics, LatencyBreakdown
 from koordra.controller.reporting.native_devices import NativeDevices
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
-from koordra.placement.policy.learned_order import Learned
 from koordra.process.lifecycle import count_failure
 from koordra.topology.network_topology import Levels
 
@@ -65,8 +65,8 @@ _PINNED: Final = "pinned/"
 class Reconciler:
     """Joint allocation for one cluster.
 
-    `source` has the objects that are watched; `clock` is monotonic; `report` is told what happens. `levels`:
-    those of the network between nodes, as the operator wrote them.
+    `source` has the objects that are watched; `clock` is monotonic; `report` is told what happens, `reasons`
+    why a claim waits. `levels`: those of the network between nodes, as the operator wrote them.
     """
 
     def __init__(
@@ -76,24 +76,32 @@ class Reconciler:
         *,
         clock: Callable[[], float],
         report: EventSink = lambda claim_event: None,
+        reasons: ReasonsSink = lambda claim, reasons: None,
         starves_after: float = STARVES_AFTER,
         preemption: bool = False,
-        learned: Learned | None = None,
+        placer: Placer | None = None,
         latency: LatencyBreakdown | None = None,
         quota: Quota | None = None,
         immediate: ImmediateRules = DEFAULT_RULES,
         levels: Levels | None = None,
     ) -> None:
         self._context = context = PassContext(
-            source, writer, clock=clock, report=report, latency=latency, immediate=immediate
+            source,
+            writer,
+            clock=clock,
+            report=report,
+            reasons=reasons,
+            latency=latency,
+            immediate=immediate,
         )
         self.allocation = AllocationStep(
-            context, starves_after=starves_after, preemption=preemption, learned=learned, quota=quota
+            context, starves_after=starves_after, preemption=preemption, placer=placer, quota=quota
         )
         self._driver_release = DriverRelease(context, self.allocation.gangs.together)
         self.cache = cache = context.cache
         cache.fabrics.written = levels
         self.audit, self.waiting = context.audit, context.waiting
+        self.node_backoff = context.node_backoff
         self._capacity = ClusterCapacity(self.allocation.placer.engine.index)
         self._native = NativeDevices(cache)
         self._ungated: set[str] = set()

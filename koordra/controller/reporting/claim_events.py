@@ -111,6 +111,9 @@ def _reference(obj: Object) -> Object:
 EventSink = Callable[[ClaimEvent], None]
 """Whoever wants to know: the Event recorder, logs, metrics. Must neither block nor raise."""
 
+ReasonsSink = Callable[[Object, Sequence[Reason]], object]
+"""(claim, why it waits), each time that the claim is looked at."""
+
 
 def allocated(claim: Object, pods: Iterable[Object], *, level: str | None = None) -> ClaimEvent:
     devices = ", ".join(map(_device_text, claims_of.results(claim)))

@@ -20,7 +20,7 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.api.tables import DueKeys
 from koordra.controller.reporting import claim_events
-from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
+from koordra.controller.reporting.claim_events import ClaimEvent, EventSink, ReasonsSink
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -55,11 +55,14 @@ class EventDedup:
         *,
         clock: Callable[[], float],
         holds: Callable[[ClaimEvent], bool] = lambda claim_event: True,
+        reasons: ReasonsSink = lambda claim, reasons: None,
     ) -> None:
-        """`holds`: whether what was told is still so, if nothing else was told since."""
+        """`holds`: whether what was told is still so, if nothing else was told since. `reasons` is told what
+        is no news, too."""
         self.report = report
         self._clock = clock
         self._holds = holds
+        self._reasons = reasons
         self._reported = OrderedDict[str, _Reported]()
         """By uid, the longest told first."""
         self._held_back: dict[str, tuple[ClaimEvent, object]] = {}
@@ -70,11 +73,13 @@ class EventDedup:
         self.report(claim_events.allocated(claim, pods, level=level))
 
     def waiting(self, claim: Object, pods: Iterable[Object], reasons: Sequence[Reason]) -> None:
+        self._reasons(claim, reasons)
         told = claim_events.waiting(claim, tuple(pods), reasons)
         self._report_if_new(told, objects.uid(claim), _without_figures(reasons))
 
     def pinned(self, claim: Object, pod: Object, reasons: Sequence[Reason]) -> None:
         """The pod has no place beside a claim that others use; reported only if that is new."""
+        self._reasons(claim, reasons)
         told = claim_events.pinned(claim, pod, reasons)
         self._report_if_new(told, objects.uid(pod), _without_figures(reasons))
 

@@ -30,13 +30,13 @@ from koordra.controller.gangs.declared.admission import must_be_held, refusals
 from koordra.controller.resource_class.reconcile import on_suitable_nodes
 from koordra.controller.webhook import native
 from koordra.controller.webhook.claims import AskedDevices
-from koordra.controller.webhook.lookups import Lookups, ReviewLookups
+from koordra.controller.webhook.lookups import KnownObjects, ReviewLookups
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 
 _CLAIMS: Final = ("ResourceClaim", "ResourceClaimTemplate")
 
 
-def mutate_claims(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> AdmissionResponse:
+def mutate_claims(asked: AdmissionRequest, lookups: KnownObjects, in_native: bool) -> AdmissionResponse:
     if (
         asked.operation != "CREATE"
         or asked.kind not in _CLAIMS
@@ -47,7 +47,7 @@ def mutate_claims(asked: AdmissionRequest, lookups: Lookups, in_native: bool) ->
     return AdmissionResponse(problems, changed, warnings)
 
 
-def mutate_pods(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> AdmissionResponse:
+def mutate_pods(asked: AdmissionRequest, lookups: KnownObjects, in_native: bool) -> AdmissionResponse:
     if asked.operation != "CREATE" or asked.kind != "Pod":
         return AdmissionResponse()
     native_pod = objects.is_native(asked.object, in_native)
@@ -56,7 +56,7 @@ def mutate_pods(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> A
     return AdmissionResponse(object=admitted(asked.object, lookups, native=native_pod))
 
 
-def validate(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> AdmissionResponse:
+def validate(asked: AdmissionRequest, lookups: KnownObjects, in_native: bool) -> AdmissionResponse:
     """The parameters, and in native mode whether they can be said at all (an update reaches no mutating
     webhook)."""
     if asked.operation == "DELETE" or asked.kind not in (*_CLAIMS, "DeviceClass"):
@@ -74,7 +74,7 @@ def validate(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Admi
 HANDLERS: Final = {"/mutate/claims": mutate_claims, "/mutate/pods": mutate_pods, "/validate": validate}
 
 
-def paths(lookups: Lookups) -> dict[str, Callable[[AdmissionRequest], AdmissionResponse]]:
+def paths(lookups: KnownObjects) -> dict[str, Callable[[AdmissionRequest], AdmissionResponse]]:
     """Path -> the decision, for the server."""
     return {
         f"{prefix}{path}": partial(handler, lookups=lookups, in_native=bool(prefix))
@@ -83,7 +83,7 @@ def paths(lookups: Lookups) -> dict[str, Callable[[AdmissionRequest], AdmissionR
     }
 
 
-def admitted(pod: Object, lookups: Lookups, *, native: bool, made: Object | None = None) -> Object:
+def admitted(pod: Object, lookups: KnownObjects, *, native: bool, made: Object | None = None) -> Object:
     """The pod as it should be stored; the very same one where it is none of koordra's business. `made`: a
     template that is being made, which the watch does not show yet."""
     if objects.spec_of(pod).get("nodeName"):

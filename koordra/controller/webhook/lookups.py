@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Final
+from typing import Final, Protocol
 
 from koordra.api import objects
 from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
@@ -27,6 +27,18 @@ log = get_logger(__name__)
 MOST_ASKED: Final = 4
 WITHIN: Final = 1.0
 """Seconds; the API server waits five for a review."""
+
+
+class KnownObjects(Protocol):
+    """The objects that there are, as a review asks for them."""
+
+    def classes(self) -> Mapping[str, Object]: ...
+
+    def known(self, kind: Kind, key: str) -> Object | None: ...
+
+    def ask(self, kind: Kind, namespace: str, name: str) -> Object | None: ...
+
+    def for_review(self) -> ReviewLookups: ...
 
 
 class Lookups:
@@ -94,7 +106,7 @@ class Lookups:
 class ReviewLookups:
     """The look-ups of one review."""
 
-    def __init__(self, lookups: Lookups) -> None:
+    def __init__(self, lookups: KnownObjects) -> None:
         self._lookups = lookups
         self._left = MOST_ASKED
 

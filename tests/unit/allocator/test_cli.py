@@ -220,18 +220,23 @@ def test_files_without_nodes_and_kinds_without_a_part_are_told(
     assert not run(command, *files).stderr
 
 
-def test_workloads_whose_pods_are_not_made_are_told_by_explain(files: list[str], tmp_path: Path) -> None:
-    """Else "no claim is waiting" would be all that is said of a file of Jobs."""
-    jobs = tmp_path / "jobs.yaml"
-    spec = {"template": {"spec": {"containers": [{"name": "main"}]}}}
-    named = [
-        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": f"j{number}"}, "spec": spec}
-        for number in range(5)
-    ]
-    named[0]["metadata"] = {"name": "j0", "uid": "stored"}
-    jobs.write_text(yaml.safe_dump_all(named))
-    told = run(explain, *files, "-f", str(jobs)).stderr
-    assert told == (
-        "koordra: the pods of Job j1, Job j2, Job j3 and 1 more are not made yet, and not explained: koordra plan "
-        "takes one of each that has claims\n"
-    )
+@pytest.mark.parametrize(("spec", "code"), [({}, 1), ({"memory": "10Gi"}, 0)])
+def test_ci_is_told_what_waits(spec: Dict, code: int, tmp_path: Path) -> None:
+    wanted = tmp_path / "all.yaml"
+    asked = request("gpu", capacity=spec) if spec else request("gpu", count=9)
+    wanted.write_text(yaml.safe_dump_all([*machine(1, 1), claim("c", asked)]))
+    assert run(plan_command, "-f", str(wanted)).exit_code == 0
+    assert run(plan_command, "-f", str(wanted), "--fail-if-waiting").exit_code == code
+
+
+@pytest.mark.parametrize(("together", "nodes"), [([], {"node-1", "node-2"}), (["--together"], set())])
+def test_claims_that_no_pod_uses_are_planned_one_by_one(
+    together: list[str], nodes: set[str], tmp_path: Path
+) -> None:
+    """Each fits on a node, both on none."""
+    wanted = tmp_path / "all.yaml"
+    claims = [claim(name, request("gpu", count=2)) for name in ("a", "b")]
+    wanted.write_text(yaml.safe_dump_all([*machine(2, 1), *machine(2, 1, name="node-2"), *claims]))
+    found = json.loads(run(plan_command, "-f", str(wanted), *together, "-o", "json").stdout)
+    given = [one["devices"]["results"] for one in found["allocations"].values()]
+    assert {result["pool"] for results in given for result in results} == nodes

@@ -273,7 +273,7 @@ def test_through_the_commands(tmp_path: Path) -> None:
     assert len({entry["device"] for entry in allocation["devices"]["results"]}) == 2
 
 
-def test_of_a_workload_one_pod_is_planned(tmp_path: Path) -> None:
+def test_a_workload_stands_for_its_pods(tmp_path: Path) -> None:
     template = {
         "metadata": {"labels": {"app": "web"}},
         "spec": asking({N + "gpu": 2, N + "gpumem": 3000})["spec"],
@@ -299,8 +299,10 @@ def test_of_a_workload_one_pod_is_planned(tmp_path: Path) -> None:
     path = tmp_path / "all.json"
     path.write_text("\n".join(json.dumps(entry) for entry in [*json.loads(cluster("t4x4-1nic")), *made]))
     told = CliRunner().invoke(plan_command, ["-f", str(path), "-o", "json"], catch_exceptions=False)
-    assert list(json.loads(told.stdout)["allocations"]) == ["team/deployment-web-koordra-devices"]
-    assert told.stderr == "Deployment web: one of its pods is planned, deployment-web\n"
+    assert list(json.loads(told.stdout)["allocations"]) == [
+        f"team/deployment-web-{number}-koordra-devices" for number in range(3)
+    ]
+    assert told.stderr == "Deployment web: its 3 pods are planned, deployment-web-0 to deployment-web-2\n"
 
 
 def test_a_pod_template_of_a_wrong_shape_is_told(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from koordra.controller.reporting.claim_events import ALLOCATED, ALLOCATION_REFU
 from koordra.placement import plan
 from koordra.placement.decide import Excluded
 from tests.fakes.joint_cluster import JointCluster
-from tests.unit.controller.test_dry_run import dry_run
+from tests.unit.forecast.test_forecast import foretold
 
 PORT = [{"name": "main", "image": "x", "ports": [{"containerPort": 1, "hostPort": 80}]}]
 
@@ -101,9 +101,9 @@ def test_a_consumer_keeps_its_gate_for_nobody_who_is_gone() -> None:
 
 def test_what_keeps_one_consumer_off_a_node_keeps_no_other_off() -> None:
     cluster = two_of_whom_one_cannot_come()
-    ahead = dry_run(cluster)
+    ahead = foretold(cluster)
     cluster.settle()
-    assert cluster.node_of("shared") == ahead["default/shared"].node == "n0"
+    assert cluster.node_of("shared") == ahead.planned["default/shared"].node == "n0"
 
 
 def test_the_same_is_planned_where_one_consumer_is_told_to_stay_off() -> None:
@@ -211,9 +211,9 @@ def test_consumers_with_claims_of_their_own_are_served_in_order_as_far_as_possib
     cluster.claim("q-own", count=5)
     cluster.pod("p", "shared", "p-own")
     cluster.pod("q", "shared", "q-own", priority=5)
-    ahead = dry_run(cluster)
-    assert ahead["default/shared"].node == "n0"
-    (why,) = {one.reason for one in ahead["default/q-own"].reasons["default/q-own"]}
+    ahead = foretold(cluster)
+    assert ahead.planned["default/shared"].node == "n0"
+    why = ahead.reasons_of("default/q-own").reasons["default/q-own"][0].reason
     assert why == "ExceedsDevice"
     cluster.settle()
     assert cluster.node_of("shared") == cluster.node_of("p-own") == "n0"

@@ -11,9 +11,9 @@ import pytest
 from koordra.api import objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.controller.explain.answer import answer
+from koordra.controller.explain.forecast.forecast import Terms, forecast
 from koordra.controller.explain.leader_view import leader_view
 from koordra.controller.explain.question import Question, Subject
-from koordra.controller.explain.view import view_of
 from koordra.errors import NotFound
 from tests.fakes.joint_cluster import JointCluster
 
@@ -59,7 +59,7 @@ def questions(found: JointCluster) -> list[Question]:
 def test_the_leader_says_what_a_full_read_says(seed: int) -> None:
     found = cluster(random.Random(seed))
     leader = leader_view(found.reconciler)
-    read = view_of(found.caches.cluster(), refused={}, now=NOW)
+    read = forecast(found.caches.cluster(), Terms(NOW)).view
     before = found.reconciler.cache.version
     for question in questions(found):
         try:

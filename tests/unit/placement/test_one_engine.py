@@ -9,15 +9,15 @@ import pytest
 
 from koordra.api import names
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.reconcile.dry_run import DryRun
+from koordra.controller.explain.forecast.forecast import Terms, forecast
 from koordra.placement import engine_for, plan
 from koordra.placement.decide import Engine
 from koordra.placement.gang import GangPlaced, GangRequest, place_gang
 from tests.fakes.cluster import Cluster
 from tests.fakes.gang_engine import gang_engine, member
 from tests.fakes.joint_cluster import JointCluster
-from tests.unit.controller.test_dry_run import NOW
 from tests.unit.controller.test_placer import Book
+from tests.unit.forecast.test_forecast import NOW
 from tests.unit.placement import mixed
 
 Object = dict[str, Any]
@@ -62,7 +62,7 @@ def test_a_forecast_decides_every_group(decided: Iterator[list[str]]) -> None:
     cluster = Cluster(
         nodes=book.nodes, slices=book.slices, classes=book.classes, claims=book.claims, pods=book.pods
     )
-    assert DryRun(cluster, {}).claims(now=NOW)["default/a"].node == "n0"
+    assert forecast(cluster, Terms(NOW)).planned["default/a"].node == "n0"
     assert found == ["default/a"]
 
 

@@ -1,0 +1,227 @@
+"""Manifests that were never applied, as the API server would store them after koordra's webhook has seen
+them, or in whose words they would be refused. Pure.
+
+    with a uid                    as it is: it comes from a cluster
+    ResourceClasses               the DeviceClasses that they mean
+    classes, templates, claims    /mutate/claims, /validate
+    pods                          /mutate/legacy (--legacy-pods), /mutate/pods; then the claims of their
+                                  templates are made
+
+The webhook's own handlers decide; a namespace among the manifests says by its labels which mode it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Final
+
+from koordra.allocator.request.templates import applied_uid, with_template_claims
+from koordra.api import objects
+from koordra.api.kinds import (
+    DEVICE_CLASSES,
+    DEVICE_HOLDS,
+    NAMESPACES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_QUOTAS,
+    Kind,
+)
+from koordra.api.objects import Fields, Object
+from koordra.api.resource_class import RESOURCE_CLASSES
+from koordra.compat.settings import Settings
+from koordra.controller.cache.changes import Tables, key_of, tables_of
+from koordra.controller.legacy.admission import Admission
+from koordra.controller.legacy.held_back import HeldBack
+from koordra.controller.legacy.held_seats import HeldSeats
+from koordra.controller.legacy.settings import IGNORE, OPT_OUT
+from koordra.controller.legacy.templates import refuse_other_content
+from koordra.controller.legacy.translation import Translations
+from koordra.controller.legacy.usage import QuotaUsage
+from koordra.controller.reconcile.group_queue import Quota
+from koordra.controller.resource_class.expansion import with_device_classes
+from koordra.controller.webhook.handlers import mutate_claims, mutate_pods, validate
+from koordra.controller.webhook.lookups import KnownObjects, ReviewLookups
+from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
+
+_SEEN: Final = {
+    kind.kind: kind
+    for kind in (
+        NAMESPACES,
+        RESOURCE_QUOTAS,
+        DEVICE_CLASSES,
+        RESOURCE_CLAIM_TEMPLATES,
+        RESOURCE_CLAIMS,
+        DEVICE_HOLDS,
+        PODS,
+    )
+}
+"""In the order in which they are admitted; nobody looks at the others."""
+_RANKS: Final = {kind: rank for rank, kind in enumerate(_SEEN)}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An object that would not be stored, and why."""
+
+    object: Object
+    why: str
+
+    def __str__(self) -> str:
+        who = objects.describe(self.object)
+        return f"would be refused: {self.why}" if who in self.why else f"{who} would be refused: {self.why}"
+
+
+@dataclass(slots=True)
+class Admitted:
+    """`warnings` are what clients would show."""
+
+    cluster: Tables
+    quota: Quota
+    refused: list[Refused] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def admitted(manifests: Sequence[Fields], settings: Settings) -> Admitted:
+    """What a cluster has comes first, and claims and classes before the pods that name them, whatever the
+    order in which they are given."""
+    store = _Store(settings)
+    with_classes, refused = with_device_classes(manifests)
+    store.refused += [Refused({"kind": RESOURCE_CLASSES.kind, "metadata": {}}, str(why)) for why in refused]
+    for obj in sorted(with_classes, key=_turn):
+        store.take(obj)
+    stored = map(_identified, with_template_claims(store.all()))
+    return Admitted(tables_of(stored), store.quota, store.refused, store.warnings)
+
+
+def _turn(obj: Fields) -> tuple[bool, int]:
+    return not objects.uid(obj), _RANKS.get(str(obj.get("kind")), -1)
+
+
+class _Store:
+    """What is stored so far, as the webhook looks it up."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.refused: list[Refused] = []
+        self.warnings: list[str] = []
+        self._tables: dict[Kind, dict[str, Object]] = {kind: {} for kind in _SEEN.values()}
+        self._others: list[Object] = []
+        self._usage = QuotaUsage(settings, clock=lambda: 0.0)
+        templates = _Templates(partial(self.known, RESOURCE_CLAIM_TEMPLATES), self._put)
+        self._legacy = Admission(settings, self, templates, self._usage, self._quotas, Translations(settings))
+        self._seats = HeldSeats(self._usage.known)
+        self.quota = HeldBack(self._usage, self._seats, self._quotas, self.known)
+
+    def all(self) -> list[Object]:
+        return [*self._others, *(obj for table in self._tables.values() for obj in table.values())]
+
+    def take(self, obj: Object) -> None:
+        kind = _SEEN.get(str(obj.get("kind")))
+        if kind is None:
+            self._others.append(obj)
+            return
+        obj = self._named(kind, obj)
+        before = self.known(kind, key_of(kind, obj))
+        if objects.uid(obj):
+            if before is None or objects.is_newer(
+                objects.resource_version(obj), objects.resource_version(before)
+            ):
+                self._put(kind, obj)
+        elif before is None:
+            self._admit(kind, obj)
+        elif not objects.uid(before):
+            self._refuse(obj, f'{kind} "{objects.name(obj)}" already exists')
+
+    def _admit(self, kind: Kind, obj: Object) -> None:
+        namespace = objects.namespace(obj)
+        in_native = objects.is_native(self.known(NAMESPACES, namespace) or {}, False)
+        for answer in _STEPS.get(kind, ()):
+            asked = AdmissionRequest(applied_uid(obj), "CREATE", kind.kind, namespace, obj)
+            said = answer(self, asked, in_native)
+            self.warnings += said.warnings
+            if said.problems:
+                self._refuse(obj, "; ".join(map(str, said.problems)))
+                return
+            obj = obj if said.object is None else said.object
+        self._put(kind, obj)
+
+    def _put(self, kind: Kind, obj: Object) -> None:
+        self._tables[kind][key_of(kind, obj)] = obj
+        if kind is PODS:
+            self._usage.on_pod("ADDED", obj)
+        elif kind is RESOURCE_CLAIM_TEMPLATES:
+            self._usage.on_template("ADDED", obj)
+        elif kind is DEVICE_HOLDS:
+            self._seats.on_hold("ADDED", obj)
+
+    def _refuse(self, obj: Object, why: str) -> None:
+        self.refused.append(Refused(obj, why))
+
+    def _named(self, kind: Kind, obj: Object) -> Object:
+        """What only says how its name begins gets a number."""
+        metadata = objects.metadata(obj)
+        if metadata.get("name") or not metadata.get("generateName"):
+            return obj
+        numbered = (
+            {**obj, "metadata": {**metadata, "name": f"{metadata['generateName']}{number}"}}
+            for number in count(1)
+        )
+        return next(one for one in numbered if self.known(kind, key_of(kind, one)) is None)
+
+    def legacy(self, asked: AdmissionRequest, in_native: bool) -> AdmissionResponse:
+        namespace = self.known(NAMESPACES, asked.namespace) or {}
+        if objects.labels_of(namespace).get(OPT_OUT) == IGNORE:
+            return AdmissionResponse()
+        return self._legacy(asked, in_native)
+
+    def _quotas(self, namespace: str) -> list[Object]:
+        return [one for one in self._tables[RESOURCE_QUOTAS].values() if objects.namespace(one) == namespace]
+
+    # KnownObjects
+
+    def classes(self) -> Mapping[str, Object]:
+        return self._tables[DEVICE_CLASSES]
+
+    def known(self, kind: Kind, key: str) -> Object | None:
+        return self._tables[kind].get(key)
+
+    def ask(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        del kind, namespace, name
+        return None
+
+    def for_review(self) -> ReviewLookups:
+        return ReviewLookups(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Templates:
+    known: Callable[[str], Object | None]
+    put: Callable[[Kind, Object], None]
+
+    def ensure(self, template: Object) -> None:
+        found = self.known(objects.key(template))
+        if found is None:
+            self.put(RESOURCE_CLAIM_TEMPLATES, template)
+        else:
+            refuse_other_content(found, template)
+
+
+def _of_webhook(handler: Callable[[AdmissionRequest, KnownObjects, bool], AdmissionResponse]) -> _Step:
+    return lambda store, asked, in_native: handler(asked, store, in_native)
+
+
+_Step = Callable[[_Store, AdmissionRequest, bool], AdmissionResponse]
+_STEPS: Final[Mapping[Kind, tuple[_Step, ...]]] = {
+    DEVICE_CLASSES: (_of_webhook(validate),),
+    RESOURCE_CLAIM_TEMPLATES: (_of_webhook(mutate_claims), _of_webhook(validate)),
+    RESOURCE_CLAIMS: (_of_webhook(mutate_claims), _of_webhook(validate)),
+    PODS: (_Store.legacy, _of_webhook(mutate_pods)),
+}
+
+
+def _identified(obj: Fields) -> Object:
+    """With the uid that it gets where it is applied: objects are told apart by it."""
+    return {**obj, "metadata": {**objects.metadata(obj), "uid": applied_uid(obj)}}

@@ -1,0 +1,259 @@
+"""What the controller does with a cluster, until nothing is left to do: its own passes over a copy.
+
+    objects ─▶ ClusterCopy ─ changes ─▶ Reconciler ─ writes ─▶ ClusterCopy     until a pass writes nothing
+                                            │
+                                            └─▶ what was given to whom; why the others wait
+
+What a leader keeps in memory is taken from where it shows: refusals by kube-scheduler from the Events about
+pods, how long a group has waited from the age of its pods. A leader that took over lately counts the waiting
+anew, so it may keep a node free later than is told here. Nobody else acts: pods that are evicted stay, those
+that are let go are not bound.
+
+Afterwards the copy is as the cluster was given, for questions about what there is. Why a group fits nowhere
+is worked out for who asks, of the state to which the passes have led: what others were given counts as taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Final
+
+from koordra.allocator.reasons import Reason
+from koordra.api import names, objects
+from koordra.api.kinds import RESOURCE_CLAIMS, Kind
+from koordra.api.objects import Fields, Object
+from koordra.controller import claims as claims_of
+from koordra.controller.allocation.placer import GroupPlacement, Placer
+from koordra.controller.allocation.reservations import STARVES_AFTER
+from koordra.controller.allocation.writes import Writer
+from koordra.controller.cache.changes import Tables
+from koordra.controller.cache.groups import Group
+from koordra.controller.explain.answer import answer
+from koordra.controller.explain.claims import nearness_of, published
+from koordra.controller.explain.forecast.cluster_copy import ClusterCopy, States
+from koordra.controller.explain.forecast.refusals import Refusals
+from koordra.controller.explain.leader_view import leader_view
+from koordra.controller.explain.question import Question, Subject
+from koordra.controller.explain.view import ClusterView, Planned
+from koordra.controller.gangs.expected.job_reader import JobReader, Read
+from koordra.controller.gangs.expected.leader_first import Known, awaiting, lacking
+from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
+from koordra.controller.gangs.phase import statuses_of
+from koordra.controller.gangs.seats.recorded import holds_by_gang, kept_of
+from koordra.controller.reconcile.group_queue import Quota
+from koordra.controller.reconcile.reconciler import Reconciler
+from koordra.placement.decide import Excluded
+from koordra.topology.network_topology import Levels
+
+HORIZON: Final = 30.0
+"""Seconds that the controller looks ahead at most while it writes nothing: what it could not decide at once
+it takes up again after a second, or ten."""
+MOST_PASSES: Final = 500
+_MOST_READS: Final = 200
+
+
+def _nobody(_kind: Kind, _name: str, _namespace: str) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a forecast goes by: `now`; what kube-scheduler `refused` lately; `read` finds objects of jobs that
+    gangs belong to; the rest as the Reconciler and the Placer have it."""
+
+    now: datetime
+    refused: Refusals = field(default_factory=dict)
+    quota: Quota | None = None
+    starves_after: float = STARVES_AFTER
+    policy: str = names.DEFAULT_POLICY
+    features: str | None = None
+    levels: Levels | None = None
+    read: Read = _nobody
+
+
+class Forecast:
+    """`view`: what questions are answered from, `planned`: what claims have been given, by key."""
+
+    def __init__(self, cluster: Tables, terms: Terms, starving: Mapping[str, float] | None = None) -> None:
+        """`starving`: groups and gangs, by key, that are known to fit nowhere, and for how many seconds."""
+        self._terms, self._clock = terms, 0.0
+        self._copy = ClusterCopy(cluster, terms.read)
+        self._placer = _Scores(policy=terms.policy, features=terms.features)
+        self._told: dict[str, tuple[Reason, ...]] = {}
+        self._reconciler = Reconciler(
+            self._copy.source,
+            Writer(self._copy, may_write=lambda: True, now=self._wall_clock),
+            clock=lambda: self._clock,
+            reasons=self._note,
+            starves_after=terms.starves_after,
+            placer=self._placer,
+            quota=terms.quota,
+            levels=terms.levels,
+        )
+        self._why: dict[str, GroupPlacement | None] = {}
+        self._recall(starving or {})
+        self._run()
+        self._leader = leader_view(self._reconciler)
+        statuses = self._reconciler.allocation.gangs.statuses
+        self._lacking_gangs = [key for key, status in statuses.items() if status.plan]
+        self._is_done = False
+        self._done = self._exchange(dict(self._copy.written))
+
+    def _recall(self, starving: Mapping[str, float]) -> None:
+        """What a leader would remember."""
+        allocation = self._reconciler.allocation
+        for uid, nodes in self._terms.refused.items():
+            for node, why in nodes.items():
+                self._reconciler.node_backoff.exclude(uid, node, why=why, now=HORIZON)
+        for key, seconds in starving.items():
+            for kept in (allocation.reservations, allocation.gangs.reservation):
+                kept.waits(key, now=-seconds)
+
+    def _run(self) -> None:
+        queue = self._reconciler.allocation.queue
+        for number in range(MOST_PASSES):
+            version = self._copy.version
+            pause = self._reconciler.reconcile()
+            if number == 0:
+                self._waiting = dict(queue.groups)
+            if self._copy.version == version:
+                if pause is None or self._clock + pause > HORIZON:
+                    break
+                self._clock += pause
+
+    def _wall_clock(self) -> str:
+        return f"{(self._terms.now + timedelta(seconds=self._clock)).strftime('%Y-%m-%dT%H:%M:%S')}Z"
+
+    def _note(self, claim: Object, reasons: Sequence[Reason]) -> None:
+        if reasons:
+            self._told[objects.key(claim)] = tuple(reasons)
+
+    @cached_property
+    def planned(self) -> Mapping[str, Planned]:
+        found = {}
+        for (kind, key), claim in self._done.items():
+            allocation = claims_of.allocation(claim or {})
+            if kind is not RESOURCE_CLAIMS or claim is None or allocation is None:
+                continue
+            if allocation != claims_of.allocation(self._copy.tables[kind][key]):
+                given = objects.without(allocation, "allocationTimestamp")
+                level = nearness_of(claim, published(self._leader, claims_of.pools(claim)))
+                found[key] = Planned(claims_of.node_of(claim), level, self._placer.scores.get(key), given)
+        return found
+
+    @property
+    def evicted(self) -> Sequence[str]:
+        """Pods, by key, that are asked to end, so that others may start."""
+        return self._copy.evicted
+
+    def answer(self, question: Question) -> Object:
+        """The answer's document, by the word for its kind. Raises NotFound."""
+        if question.subject is Subject.GANG and question.key in self._lacking_gangs:
+            with self.when_done():
+                return answer(self._leader, question)
+        return answer(self.view, question)
+
+    @cached_property
+    def view(self) -> ClusterView:
+        """The cluster as it was given, with what is foretold of it."""
+        cache, allocation = self._reconciler.cache, self._reconciler.allocation
+        index = GangIndex(cache, UngateTracker())
+        index.gather()
+        holds, now = holds_by_gang(cache.holds.values()), self._terms.now.timestamp()
+        jobs = JobReader(self._terms.read, lambda: 0.0, _MOST_READS)
+        jobs.begin()
+
+        def known(gang: Gang) -> Known:
+            job = jobs.job_of(gang).job if lacking(gang) else None
+            return Known(job, cache.classes, cache.pod_groups)
+
+        gangs = {
+            gang.key: awaiting(gang, kept_of(holds.get(gang.key, ())), now, known(gang))[0]
+            for gang in index.gangs.values()
+        }
+        statuses = statuses_of(gangs, {}, gangs, nodes=cache.nodes, users=cache.pod_index.users)
+        return ClusterView(
+            cache,
+            allocation.placer,
+            self._waiting,
+            gangs,
+            statuses,
+            allocation.excluded,
+            self.why,
+            allocation.queue.beyond_quota,
+            self.planned,
+        )
+
+    def why(self, key: str) -> GroupPlacement | None:
+        """Why the claim waits; None where no decision is made about it by itself."""
+        if key not in self._why:
+            with self.when_done():
+                self._why[key] = self._leader.forecast(key)
+        return self._why[key]
+
+    def reasons_of(self, key: str) -> GroupPlacement:
+        """The same, with the words for claims that wait with their gang, or that nobody can allocate."""
+        return self.why(key) or GroupPlacement(reasons={key: self._told.get(key, ())})
+
+    @contextmanager
+    def when_done(self) -> Iterator[None]:
+        """As it is when the controller has nothing left to do."""
+        if self._is_done:
+            yield
+            return
+        before = self._exchange(self._done)
+        self._is_done = True
+        try:
+            yield
+        finally:
+            self._is_done = False
+            self._exchange(before)
+
+    def _exchange(self, states: States) -> States:
+        before = self._copy.exchange(states)
+        self._reconciler.cache.apply(self._copy.source.changes())
+        self._placer.sync(self._reconciler.cache)
+        return before
+
+    @property
+    def waits(self) -> Iterator[tuple[str, float]]:
+        """Groups and gangs that fit nowhere, and for how many seconds their pods have waited."""
+        for key, group in self._reconciler.allocation.queue.groups.items():
+            yield key, _waited(group.pods, self._terms.now)
+        for key in self._lacking_gangs:
+            members = self._reconciler.allocation.gangs.all[key].members
+            yield key, _waited([one.pod for one in members], self._terms.now)
+
+
+def forecast(cluster: Tables, terms: Terms) -> Forecast:
+    """Who has waited for long without a place has nodes kept free by now: that is known of the others only
+    once it is known who that is."""
+    found = Forecast(cluster, terms)
+    starves_after = terms.starves_after
+    starving = {key: seconds for key, seconds in found.waits if seconds >= starves_after > 0}
+    return Forecast(cluster, terms, starving) if starving and found.planned else found
+
+
+class _Scores(Placer):
+    """`scores` of what was placed last, by claim key."""
+
+    def __init__(self, *, policy: str, features: str | None) -> None:
+        super().__init__(policy=policy, features=features, explains=False)
+        self.scores: dict[str, int] = {}
+
+    def place(self, group: Group, excluded: Excluded, *, why: bool = True) -> GroupPlacement:
+        found = super().place(group, excluded, why=why)
+        if found.score is not None:
+            self.scores.update(dict.fromkeys(found.allocations, found.score))
+        return found
+
+
+def _waited(pods: Sequence[Fields], now: datetime) -> float:
+    """Seconds since the last of the pods was made; 0 where nobody says when."""
+    made = [objects.metadata(pod).get("creationTimestamp") for pod in pods]
+    known = [datetime.fromisoformat(str(one)) for one in made if one]
+    return (now - max(known)).total_seconds() if known else 0.0

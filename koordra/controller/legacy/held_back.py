@@ -1,0 +1,111 @@
+"""Pods that stand beyond a quota of their namespace, and get no devices for now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from koordra.api import objects
+from koordra.api.kinds import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
+from koordra.api.objects import Object
+from koordra.controller.cache.pod_index import PodClaims, is_bound, is_living, may_be_planned
+from koordra.controller.legacy.held_seats import Held, HeldSeats
+from koordra.controller.legacy.quota import (
+    Charge,
+    CountOf,
+    Gangs,
+    beyond,
+    bounded,
+    in_scope,
+    overdrawn,
+    to_come,
+)
+from koordra.controller.legacy.usage import QuotaUsage, legacy_entries
+
+
+def waiting_by_namespace(members: Sequence[PodClaims]) -> dict[str, list[PodClaims]]:
+    """The legacy pods that wait for devices."""
+    found: dict[str, list[PodClaims]] = {}
+    for member in members:
+        if member.pending and legacy_entries(member.pod):
+            found.setdefault(objects.namespace(member.pod), []).append(member)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """`quotas` of a namespace; `find` an object by its key."""
+
+    usage: QuotaUsage
+    seats: HeldSeats
+    quotas: Callable[[str], Sequence[Object]]
+    find: Callable[[Kind, str], Object | None]
+
+    def __call__(self, members: Sequence[PodClaims], gangs: Gangs) -> Mapping[str, str]:
+        """Uid -> why a pod that waits for devices gets none for now. `gangs`: of members that start together,
+        by uid, their gang and how many of them it can do without."""
+        found: dict[str, str] = {}
+        for namespace, waiting in waiting_by_namespace(members).items():
+            quotas = [quota for quota in self.quotas(namespace) if bounded(quota)]
+            if quotas:
+                served = {
+                    objects.name(one.pod)
+                    for one in members
+                    if objects.namespace(one.pod) == namespace and len(one.pending) < len(one.ours)
+                }
+                found |= self._beyond(namespace, quotas, waiting, served=served, gangs=gangs)
+        return found
+
+    def _beyond(
+        self,
+        namespace: str,
+        quotas: Sequence[Object],
+        waiting: Sequence[PodClaims],
+        *,
+        served: set[str],
+        gangs: Gangs,
+    ) -> dict[str, str]:
+        self.usage.recall(
+            namespace,
+            template=lambda key: self.find(RESOURCE_CLAIM_TEMPLATES, key),
+            claim=lambda where, name: self.find(RESOURCE_CLAIMS, f"{where}/{name}"),
+        )
+        late = {objects.uid(one.pod): "" for one in waiting if not self.usage.has_observed(one.pod)}
+        held_seats, charges = self._held_seats(namespace), self.usage.charges(namespace)
+        planned = {objects.name(one.pod): objects.uid(one.pod) for one in waiting if may_be_planned(one)}
+        gang_of = {name: gangs[uid] for name, uid in planned.items() if uid in gangs}
+        expected = to_come(charges, gang_of)
+        beside = held_seats.charges | expected.charges
+        if not any(overdrawn(quota, self._counting(beside)) for quota in quotas):
+            return late
+        charges, served = charges | beside, served | held_seats.back
+        asking = planned.keys() | expected.charges.keys()
+        others = charges.keys() - asking - served
+        served |= {name for name in others if self._has_devices(f"{namespace}/{name}")}
+        counted = {name: charge for name, charge in charges.items() if name in served | asking}
+        held = beyond(quotas, counted, served=served, gangs=gang_of | expected.gangs)
+        return late | {planned[name]: text for name, text in held.items() if name in planned}
+
+    def overdrawn(self, quota: Object) -> str:
+        """The lines of the quota that are gone beyond; "" where none is."""
+        held_seats = self._held_seats(objects.namespace(quota))
+        return overdrawn(quota, self._counting(held_seats.charges))
+
+    def _held_seats(self, namespace: str) -> Held:
+        return self.seats.charges(namespace, self.usage.charges(namespace))
+
+    def _counting(self, held_seats: Mapping[str, Charge]) -> CountOf:
+        """With these beside the pods."""
+
+        def counted(quota: Object, name: str) -> int:
+            held = [one.amounts.get(name) or 0 for one in held_seats.values() if in_scope(quota, one.pod)]
+            return self.usage.counted(quota, name) + sum(held)
+
+        return counted
+
+    def _has_devices(self, key: str) -> bool:
+        """Of a pod of which no claim waits for devices. One without a node has none, for want of a claim or
+        behind another gate. It may get there only when others of its namespace end (a quota on the class), so
+        nobody is to wait for it."""
+        pod = self.find(PODS, key)
+        return pod is None or is_bound(pod) or not is_living(pod)
