@@ -78,9 +78,12 @@ def _some(found: list[Fields], files: Sequence[str]) -> list[Fields]:
 
 _PART: Final = frozenset(
     {
+        "ClusterNetworkTopology",
         "DeviceClass",
+        "DeviceHold",
         "DeviceTaintRule",
         "Event",
+        "HyperNode",
         "Namespace",
         "Node",
         "PersistentVolume",
@@ -89,7 +92,11 @@ _PART: Final = frozenset(
         "PodGroup",
         "ResourceClaim",
         "ResourceClaimTemplate",
+        "ResourceClass",
+        "ResourceClassParameters",
+        "ResourceQuota",
         "ResourceSlice",
+        "Topology",
         "Workload",
     }
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import click
 
@@ -66,7 +67,7 @@ def plan_command(
         say(_moves(freed) + "\n" if output == "table" else as_text(freed, output), nl=False)
         return
     with progress("planning", silent=silent):
-        asked = what_if(manifests, Assumed(policy, features, together))
+        asked = what_if(manifests, Assumed(policy, features, together), datetime.now(UTC))
         found = asked.plan()
     for line in asked.notes:
         say(line, err=True)

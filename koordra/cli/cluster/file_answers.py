@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
 from koordra.allocator.explain.telling import lines
 from koordra.api import objects
@@ -26,7 +27,7 @@ def of_files(files: Sequence[str], words: Sequence[str], scope: Scope, assumed: 
     with progress("reading the files", line=False):
         manifests = read_objects(files)
     with progress("planning", line=False):
-        found = what_if(manifests, assumed)
+        found = what_if(manifests, assumed, datetime.now(UTC))
         for note in found.notes:
             say(note, err=True)
         questions = [one for word in words for one in _questions(found, word, scope)]

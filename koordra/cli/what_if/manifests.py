@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 
 from koordra.allocator.reasons import Cause, Reason, reason_of
@@ -22,6 +22,7 @@ from koordra.controller.explain.forecast.admission import Admitted, Refused, adm
 from koordra.controller.explain.forecast.forecast import Forecast, Terms, forecast
 from koordra.controller.explain.forecast.refusals import refusals
 from koordra.controller.explain.forecast.stand_ins import with_stand_ins
+from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.reporting.claim_events import CLAIM_MISSING
 from koordra.placement import Plan
 from koordra.topology.network_topology import Levels
@@ -60,27 +61,28 @@ class WhatIf:
             found.nodes[key], found.levels[key] = planned.node or "", planned.level
             if planned.score is not None:
                 found.scores[key] = planned.score
-        waiting = [
-            key
-            for key, claim in sorted(view.cache.claims.items())
-            if not (claims_of.is_allocated(claim) or objects.is_deleting(claim))
-            and claims_of.owner(claim, view.cache.classes) is not Owner.FOREIGN
-        ]
         with self.forecast.when_done():
-            for key in waiting:
-                if key not in found.allocations and key not in self.refused:
-                    told = self.forecast.reasons_of(key)
-                    text = waits_for(view, key) or "the controller has not come to it yet"
-                    why = told.reasons.get(key) or (reason_of(Cause.NODE_UNSUITABLE, text),)
-                    (found.undecided if told.undecided else found.unsatisfiable)[key] = why
+            for key, claim in sorted(view.cache.claims.items()):
+                if key in self.refused or not _waits(claim, view.cache.classes):
+                    continue
+                told = self.forecast.reasons_of(key)
+                text = waits_for(view, key) or "the controller has not come to it yet"
+                why = told.reasons.get(key) or (reason_of(Cause.NODE_UNSUITABLE, text),)
+                (found.undecided if told.undecided else found.unsatisfiable)[key] = why
         found.unsatisfiable.update({**self.missing, **self.refused})
         return found
 
 
-def what_if(manifests: Sequence[Fields], assumed: Assumed) -> WhatIf:
+def _waits(claim: Fields, classes: Mapping[str, Object]) -> bool:
+    if claims_of.is_allocated(claim) or objects.is_deleting(claim):
+        return False
+    return claims_of.owner(claim, classes) is not Owner.FOREIGN
+
+
+def what_if(manifests: Sequence[Fields], assumed: Assumed, now: datetime) -> WhatIf:
     """Raises InvalidManifest, PlanError for an unknown policy or gate, and InvalidInput for settings that
     cannot be read."""
-    settings, now = settings_from((), None, manifests), datetime.now(UTC)
+    settings = in_a_cluster(settings_from((), None, manifests))
     made, planned = workload_pods(manifests, settings)
     given = [*manifests, *made]
     stored = admitted(given, settings)

@@ -10,12 +10,13 @@ from koordra.api import names, objects
 from koordra.cli.what_if.manifests import Assumed, WhatIf, what_if
 from koordra.errors import PlanError
 from tests.unit.allocator.machines import claim, device_classes, machine, node, pod, request
+from tests.unit.forecast.test_forecast import NOW
 
 Dict = dict[str, Any]
 
 
 def asked(*manifests: Dict, **assumed: Any) -> WhatIf:
-    return what_if([*device_classes(), *manifests], Assumed(**assumed))
+    return what_if([*device_classes(), *manifests], Assumed(**assumed), NOW)
 
 
 def new_claim(name: str, *requests: Dict) -> Dict:

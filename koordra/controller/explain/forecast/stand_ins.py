@@ -14,10 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from koordra.api import names, objects
-from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.changes import Table, Tables
+from koordra.controller.cache.immediate_claims import asks
+from koordra.controller.claims import ClaimEntry
 from koordra.placement.request.claim_groups import claim_keys
 
 MARK: Final = names.DOMAIN + "stands-in"
@@ -34,7 +36,8 @@ def with_stand_ins(cluster: Tables, *, together: bool, left_out: frozenset[str] 
     if not pods:
         claims = {key: _in_use(claim) for key, claim in claims.items()}
     used = {key for pod in pods.values() for key in claim_keys(pod)} | left_out
-    alone = [claim for key, claim in sorted(claims.items()) if key not in used and _waits(claim)]
+    classes = cluster[DEVICE_CLASSES]
+    alone = [claim for key, claim in sorted(claims.items()) if key not in used and _waits(claim, classes)]
     tolerations = _tolerations(nodes.values())
     by_pod: dict[tuple[str, str], list[Object]] = {}
     for claim in alone:
@@ -53,8 +56,10 @@ def stands_in(pod: Fields) -> bool:
     return MARK in objects.annotations_of(pod)
 
 
-def _waits(claim: Object) -> bool:
-    return not claims_of.is_allocated(claim) and not objects.is_deleting(claim)
+def _waits(claim: Object, classes: Mapping[str, Object]) -> bool:
+    """Whether it waits for a pod, which Immediate claims do not."""
+    entry = ClaimEntry.of(claim, None)
+    return not (entry.is_allocated or entry.is_deleting or asks(entry, classes))
 
 
 def _in_use(claim: Object) -> Object:
