@@ -10,6 +10,7 @@ import click
 
 from koordra.api import objects
 from koordra.api.classic.convert import convert
+from koordra.api.classic.nvidia_parameters import TARGETS
 from koordra.api.objects import Fields
 from koordra.cli import options
 from koordra.cli.manifest_files import read_manifests, read_text
@@ -44,12 +45,19 @@ _WORDS: Final = ("nvidia", "nodeconfig", "version")
     type=click.Choice(["plain", "hami", "koordinator"]),
     help="Whose nvidia.com/gpu is, where nothing else tells.  [default: plain]",
 )
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(TARGETS),
+    help="Whose claims those of NVIDIA's DRA driver become.  [default: nvidia for its classic ones]",
+)
 @options.flag("--explain", "One line on stderr for every container: what was understood.")
 def convert_command(
     files: Sequence[str],
     output: str,
     settings_files: Sequence[str],
     default_dialect: str | None,
+    target: str | None,
     explain: bool,
 ) -> None:
     """Older manifests as resource.k8s.io/v1, on stdout.
@@ -64,7 +72,7 @@ def convert_command(
         manifests = [_plain(entry) for entry in read_manifests(files)]
     legacy = LegacyPods(settings_from(settings_files, default_dialect, manifests))
     with progress("converting", silent=output == "json"):
-        conversion = convert(manifests, translators=[legacy])
+        conversion = convert(manifests, translators=[legacy], target=target or "")
     if output == "json":
         say(
             as_text({"apiVersion": "v1", "kind": "List", "items": list(conversion.objects)}, output), nl=False

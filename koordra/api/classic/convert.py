@@ -41,7 +41,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from koordra.api import objects
-from koordra.api.classic import beta_versions, suitable_nodes, v1alpha2
+from koordra.api.classic import beta_versions, suitable_nodes, tied_claims, v1alpha2
 from koordra.api.classic.notes import Note, Notes, Refused, fresh_metadata
 from koordra.api.classic.v1alpha2 import Reference, Sources, reference_to
 from koordra.api.field_types import wrong_fields
@@ -109,9 +109,13 @@ _LONGEST_NAME: Final = 253
 _SOURCE_FIELDS: Final = ("resourceClaimName", "resourceClaimTemplateName")
 
 
-def convert(found: Sequence[Object], *, translators: Sequence[Translator] = ()) -> Conversion:
-    """Every object in its v1 form, or a note that says why not."""
-    sources = Sources.of(found)
+def convert(
+    found: Sequence[Object], *, translators: Sequence[Translator] = (), target: str = ""
+) -> Conversion:
+    """Every object in its v1 form, or a note that says why not. `target`: whose claims those of NVIDIA's
+    classic driver become (nvidia_parameters.TARGETS), NVIDIA's own where it is not said."""
+    sources = Sources.of(found, target=target)
+    sources.tied = tied_claims.tied_templates(found, sources)
     made: list[tuple[Object, list[Object], Notes]] = []
     for obj in found:
         notes = Notes.about(obj)
@@ -210,15 +214,19 @@ def _put(part: Object, results: dict[Reference, Object], reported: list[Note]) -
 
 def _with_claims(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
     """A pod or workload with every `source` flattened; the same object where nothing of it is classic."""
-    changed = obj
+    changed, templates = obj, list[Object]()
     for path in pods_in(obj):
         place = (*path, "spec")
         read = notes.read(at(obj, place), spelled(place).rstrip("."))
         spec = _pod_spec(read, obj, sources, notes)
+        for tie in tied_claims.ties_of(spec.get("resourceClaims") or (), objects.namespace(obj), sources):
+            spec, template = tied_claims.untied(spec, tie, obj, target=sources.target, notes=notes)
+            sources.use(tie.parameters, *tie.instances.values())
+            templates += [template] if template not in templates else []
         if spec is not read.data:
             fresh = {**objects.without(changed, "status"), "metadata": fresh_metadata(obj)}
             changed = replaced(fresh, place, spec)
-    return [changed]
+    return [changed, *templates]
 
 
 def _pod_spec(read: Reader, obj: Object, sources: Sources, notes: Notes) -> Any:

@@ -4,6 +4,7 @@ ResourceClass                 DeviceClass of the same name: a selector for its d
                               config, suitableNodes as an annotation
 ResourceClaim(Template)       one request for the class, or one per request of structured parameters
 allocationMode Immediate      an annotation that koordra's controller obeys; no other driver can
+NVIDIA's classic driver       nvidia_parameters: claims that select the same devices
 ResourceClaim/ClassParameters into the claims and classes that refer to them
 PodSchedulingContext, ResourceSlice of named resources, status: nothing; they are made anew
 
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from koordra.api import names, objects
-from koordra.api.classic import class_parameters, suitable_nodes
+from koordra.api.classic import class_parameters, nvidia_parameters, suitable_nodes
 from koordra.api.classic.class_parameters import (
     CLAIM_PARAMETERS,
     CLASS_PARAMETERS,
@@ -42,17 +43,20 @@ Reference = tuple[str, str, str, str]
 @dataclass(slots=True)
 class Sources:
     """`used`: references of parameters objects that went into another object and need not be applied any
-    more."""
+    more. `target`: whose claims those of NVIDIA's classic driver become; `tied`: templates that went
+    into another claim of their pods (tied_claims.py)."""
 
     classes: dict[str, Object] = field(default_factory=dict)
     claims: dict[Reference, Object] = field(default_factory=dict)
     parameters: dict[Reference, Object] = field(default_factory=dict)
     generated: dict[tuple[str, Reference], Object] = field(default_factory=dict)
     used: set[Reference] = field(default_factory=set)
+    target: str = nvidia_parameters.NVIDIA
+    tied: set[Reference] = field(default_factory=set)
 
     @classmethod
-    def of(cls, found: Iterable[Object]) -> Sources:
-        sources = cls()
+    def of(cls, found: Iterable[Object], *, target: str = "") -> Sources:
+        sources = cls(target=target or nvidia_parameters.NVIDIA)
         for obj in found:
             kind, ours = str(obj.get("kind")), objects.group_of(obj) == RESOURCE_GROUP
             if kind in ("ResourceClass", "DeviceClass") and ours:
@@ -76,9 +80,13 @@ class Sources:
             self.used.update((reference, reference_to(found)))
         return found
 
+    def use(self, *parameters: Object) -> None:
+        self.used.update(map(reference_to, parameters))
+
     def driver_of_class(self, name: str) -> str:
-        """The driver of a classic class among the objects, or ""."""
-        return _text(self.classes.get(name), "driverName")
+        """The driver of a classic class among the objects, or of one that is known without, or ""."""
+        found = self.classes.get(name)
+        return nvidia_parameters.CLASSES.get(name, "") if found is None else _text(found, "driverName")
 
     def class_of_claim(self, name: str, *, kind: str, namespace: str) -> str:
         """The classic class that a claim or template of the input asks for, or ""."""
@@ -106,6 +114,8 @@ def v1_object(kind: str, metadata: Object, spec: Fields) -> list[Object]:
 def device_class(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
     read = notes.read(obj)
     driver = read.required("driverName")
+    if driver in nvidia_parameters.RENAMED:
+        return _class_of_renamed(read, driver, sources, notes)
     read.only(*_CLASS_FIELDS, problem="is no field of this kind", ignored=EVERY_OBJECT)
     selectors: list[Object] = [cel(driver_selector(driver))]
     config: list[Object] = []
@@ -133,6 +143,19 @@ def device_class(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
     return v1_object(
         "DeviceClass", metadata, objects.without_none({"selectors": selectors, "config": config or None})
     )
+
+
+def _class_of_renamed(read: Reader, driver: str, sources: Sources, notes: Notes) -> list[Object]:
+    """Its claims name the class that the driver's chart, or koordra's, brings. Raises InvalidManifest."""
+    if read.data.get("parametersRef"):
+        raise read.wrong(
+            "of this driver has no form in v1: every claim may be shared", "take it out", at="parametersRef"
+        )
+    now = (
+        names.CLASS_GPU if sources.target == nvidia_parameters.KOORDRA else nvidia_parameters.RENAMED[driver]
+    )
+    notes.warn("", f"{driver} has another name now, and its claims name class {now}", "it is left out")
+    return []
 
 
 def _parameters_object(read: Reader, generated: str, namespace: str, sources: Sources) -> Object | None:
@@ -163,6 +186,8 @@ def claim_spec(read: Reader, metadata: Object, namespace: str, sources: Sources,
     driver = sources.driver_of_class(name)
     _allocation_mode(read, metadata, driver=driver, notes=notes)
     parameters = _parameters_object(read, CLAIM_PARAMETERS, namespace, sources)
+    if driver in nvidia_parameters.RENAMED and _is_read(parameters):
+        return _of_renamed(parameters, driver, sources, notes)
     if parameters is not None and not driver:
         raise read.wrong(
             f"whose driver reads these parameters is not known: ResourceClass {name} is not among the files",
@@ -182,6 +207,18 @@ def claim_spec(read: Reader, metadata: Object, namespace: str, sources: Sources,
     return {"devices": devices | {field: entries for field, entries in rest.items() if entries}}
 
 
+def _is_read(parameters: Object | None) -> bool:
+    return parameters is None or nvidia_parameters.is_classic(parameters)
+
+
+def _of_renamed(parameters: Object | None, driver: str, sources: Sources, notes: Notes) -> Object:
+    asked = nvidia_parameters.asked_of(parameters, driver=driver, target=sources.target, notes=notes)
+    devices: Object = {"requests": [{"name": class_parameters.REQUEST, "exactly": asked.exactly}]}
+    if asked.config:
+        devices["config"] = [{"requests": [class_parameters.REQUEST], **entry} for entry in asked.config]
+    return {"devices": devices}
+
+
 def claim(obj: Object, sources: Sources, notes: Notes, *, spec: ClaimSpec = claim_spec) -> list[Object]:
     """A ResourceClaim; one that was made from a template for a pod is left to be made again."""
     if is_made_anew(obj, notes):
@@ -199,6 +236,11 @@ def claim(obj: Object, sources: Sources, notes: Notes, *, spec: ClaimSpec = clai
 
 def template(obj: Object, sources: Sources, notes: Notes, *, spec: ClaimSpec = claim_spec) -> list[Object]:
     """A ResourceClaimTemplate: the spec stands one level deeper, under its own metadata."""
+    if reference_to(obj) in sources.tied:
+        notes.warn(
+            "", "its device and those beside it are one claim in the pods that use it", "it is left out"
+        )
+        return []
     outer = notes.read(obj.get("spec"), "spec")
     metadata = dict(outer.inner("metadata").data)
     made = spec(outer.inner("spec"), metadata, objects.namespace(obj), sources, notes)
