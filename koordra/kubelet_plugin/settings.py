@@ -37,17 +37,18 @@ class NodePaths(StateFolder):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`mode` None follows the node's label; `pod_uid` distinguishes overlapping instances; `overlay` is a
-    file that completes the machine's topology; `pod_network`: NICs go into the pods' networks (with the NRI
-    hook's own `--pod-network`); `roce_without_network`: what becomes of a RoCE NIC for a pod off the host's
-    network without it; `network_pools`: the file of the operator's pools of addresses, `namespace`: that of
-    the plugin; `host`: the host's `/`, where it is not the machine's root; `driver_root`: where the
-    GPU driver lives, None to look for it; `limiter_context`: bytes that the limiter reserves for a
-    context on a GPU, None to measure it; `limiter_strict`: it hides entry points of the driver that it does
-    not know; `legacy_node_labels`: the Node gets the labels that removed GPU stacks used to publish
-    (node_labels.py); `hook_folder`: where the CDI hook is written on the node, None for the usual places
-    (cdi/hook_program.py); `on_overuse`: what becomes of pods that use more than their share, report or evict
-    (status/overuse_report.py)."""
+    """`mode` None follows the node's label; `pod_uid` distinguishes overlapping instances; `overlay` is
+    a file that completes the machine's topology; `pod_network`: NICs go into the pods' networks (with
+    the NRI hook's own `--pod-network`); `roce_without_network`: what becomes of a RoCE NIC for a pod
+    off the host's network without it; `network_pools`: the file of the operator's pools of addresses,
+    `namespace`: that of the plugin; `host`: the host's `/`, where it is not the machine's root;
+    `driver_root`: where the GPU driver lives, None to look for it; `limiter_context`: bytes that the
+    limiter reserves for a context on a GPU, None to measure it; `limiter_strict`: it hides entry points
+    of the driver that it does not know; `limiter_cores`: it limits device time, too;
+    `legacy_node_labels`: the Node gets the labels that removed GPU stacks used to publish
+    (node_labels.py); `hook_folder`: where the CDI hook is written on the node, None for the usual
+    places (cdi/hook_program.py); `on_overuse`: what becomes of pods that use more than their share,
+    report or evict (status/overuse_report.py)."""
 
     node: str
     kubelet_root: Path
@@ -64,6 +65,7 @@ class Settings:
     driver_root: NamedRoot | None = None
     limiter_context: int | None = None
     limiter_strict: bool = False
+    limiter_cores: bool = False
     legacy_node_labels: bool = False
     hook_folder: Path | None = None
     on_overuse: str = "report"

@@ -75,7 +75,7 @@ struct policy_device {
     _Atomic uint64_t device_time;   /* ns that the node has seen the claim's kernels on the card, all in all */
     _Atomic uint64_t samples;       /* how often it has looked; 0: it cannot see that */
     _Atomic uint32_t neighbours;    /* other claims with a share of the card */
-    uint32_t reserved32;
+    _Atomic uint32_t elastic;       /* 1: may be lent what others leave idle; for the node alone */
     uint64_t reserved[5];
 };
 

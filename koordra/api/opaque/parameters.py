@@ -97,8 +97,8 @@ class DevicePolicy(StrEnum):
 
 
 class CoresPolicy(StrEnum):
-    """HARD: never above the share. ELASTIC: idle compute may be used until its owner wants it. See
-    NO_EFFECT."""
+    """HARD: never above the share. ELASTIC: idle compute may be used until its owner wants it, by those of
+    the smallest `priority` first. See NO_EFFECT."""
 
     HARD = "Hard"
     ELASTIC = "Elastic"
@@ -180,10 +180,11 @@ Parameters = JointAllocation | PlacementPolicy | GpuConfig | RdmaConfig | ImexCo
 
 
 NO_EFFECT: Final[Mapping[str, str]] = {
-    "coresPolicy": "has no effect: cores are reserved and counted, and nothing enforces them",
-    "priority": "has no effect: nothing schedules the kernels of a card's claims by it",
+    "coresPolicy": "has no effect but on nodes with --limiter-cores (preview): elsewhere cores are reserved and "
+    "counted, and nothing enforces them",
+    "priority": "has no effect but with coresPolicy Elastic, on nodes with --limiter-cores (preview)",
 }
-"""Fields of GpuConfig that are accepted although no isolation backend reads them, and the warning where they
+"""Fields of GpuConfig that are accepted although most nodes do not act by them, and the warning where they
 are written."""
 
 NO_ISOLATION: Final = "none"

@@ -138,6 +138,11 @@ from koordra.cli import options
     "--limiter-strict/--no-limiter-strict",
     "Isolation `limiter` hides entry points of the driver that it does not know: a newer driver's new ways to allocate.",
 )
+@options.flag(
+    "--limiter-cores/--no-limiter-cores",
+    "Isolation `limiter` holds shares that say `coresPolicy` to their part of the GPU's time, too: preview, tested on a double of the "
+    "driver and not on GPUs yet. Otherwise cores are reserved and counted, and not enforced.",
+)
 @click.option(
     "--on-overuse",
     type=click.Choice(["report", "evict"]),

@@ -14,7 +14,7 @@ resource | y | nvidia.com/gpu | slices, each on another card | `count`, with `di
 resource | y | nvidia.com/gpumem | MiB on each card, times memoryFactor | capacity `memory`
 resource | y | nvidia.com/gpumem-percentage | percent of each card's memory, where gpumem is 0 or absent | `GpuConfig.memoryPercent`; 100 is all of the card
 resource | y | nvidia.com/gpucores | percent of each card's compute; 100 wants the card alone | capacity `cores` (accounting only); 100 also `GpuConfig.exclusive`
-resource | y | nvidia.com/priority | 0 high, 1 low | `GpuConfig.priority`; reported, since it has no effect
+resource | y | nvidia.com/priority | 0 high, 1 low | `GpuConfig.priority`; reported, since most nodes do not act by it
 resource | y | nvidia.com/mig-* | MIG instances of a profile | class `mig.koordra.io` with the profile
 annotation | y | nvidia.com/use-gputype | models allowed: any part of the name, in either case, commas between | CEL on `productName`
 annotation | y | nvidia.com/nouse-gputype | models not allowed | CEL on `productName`
@@ -42,7 +42,7 @@ label | warned | hami.io/webhook | `ignore`: HAMi leaves the pod alone | koordra
 label | warned | hami.io/dra | true: HAMi's DRA webhook makes a claim of the pod | is not read: koordra makes the claim; take it out, or HAMi's webhook makes a second one
 label | warned | hami.io/gpu-scheduler-policy | the policy, where an annotation is read | is read as an annotation alone; write it under annotations
 label | warned | hami.io/node-scheduler-policy | the policy, where an annotation is read | is read as an annotation alone; write it under annotations
-environment | y | GPU_CORE_UTILIZATION_POLICY | default, force or disable the limit on compute | force is `coresPolicy: Hard`, disable is `Elastic`; reported, since neither has an effect
+environment | y | GPU_CORE_UTILIZATION_POLICY | default, force or disable the limit on compute | force is `coresPolicy: Hard`, disable is `Elastic`; reported, since most nodes do not act by them
 environment | warned | CUDA_DISABLE_CONTROL | switches HAMi's library off for the container | is not honoured: a share is always kept
 environment | y | CUDA_DEVICE_MEMORY_LIMIT | set by HAMi's device plugin | `CUDA_DEVICE_MEMORY_LIMIT_<i>` is set by koordra to what the claim was given
 environment | warned | CUDA_DEVICE_SM_LIMIT | set by HAMi's device plugin for its library | is not set: compute is accounting only

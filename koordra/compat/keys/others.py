@@ -91,7 +91,7 @@ node | y | tke.cloud.tencent.com/qgpu-schedule-policy | fixed-share, guaranteed-
         """
 resource | y | tencent.com/vcuda-core | percent, 100 a card: 1..99 of one card, or multiples of 100 | capacity `cores` (accounting only), or `count` whole cards
 resource | y | tencent.com/vcuda-memory | blocks of 256 MiB, below a whole card | capacity `memory`; reported and left out for whole cards
-annotation | warned | tencent.com/vcuda-core-limit | percent up to which idle compute may be used | `GpuConfig.coresPolicy: Elastic` where it is above the request, which has no effect; take it out
+annotation | warned | tencent.com/vcuda-core-limit | percent up to which idle compute may be used | `GpuConfig.coresPolicy: Elastic` where it is above the request, which is a preview; take it out
 annotation | warned | tencent.com/predicate-gpu-idx-* | cards that were chosen | taken out: allocations are never believed
 annotation | warned | tencent.com/predicate-node | node that was chosen | taken out: allocations are never believed
 annotation | warned | tencent.com/predicate-time | when it was chosen | taken out: allocations are never believed

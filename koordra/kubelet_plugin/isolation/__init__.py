@@ -42,7 +42,7 @@ log = get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Share:
     """One claim's part of one GPU. `index` counts the claim's devices. `memory_bytes` None: all of the card.
-    `cores`: percent reserved (accounting only), None: none."""
+    `cores`: percent reserved, None: none."""
 
     claim_uid: str
     index: int
@@ -70,9 +70,10 @@ class Backend(Protocol):
 class NoIsolation:
     """Backend `none`: cooperative programs and people read the share's figures from the environment.
 
-    `KOORDRA_MEMORY_LIMIT_<UID>_<n>` is in bytes, `KOORDRA_CORES_RESERVED_<UID>_<n>` in percent (reserved and
-    counted; no backend enforces cores). Claim uid and the device's place in the claim are those of
-    `KOORDRA_DEVICE_<UID>_<n>`, so that the limits of two claims in one container stand side by side.
+    `KOORDRA_MEMORY_LIMIT_<UID>_<n>` is in bytes, `KOORDRA_CORES_RESERVED_<UID>_<n>` in percent (reserved
+    and counted; the limiter enforces them where the node's operator and a coresPolicy say so). Claim uid
+    and the device's place in the claim are those of `KOORDRA_DEVICE_<UID>_<n>`, so that the limits of
+    two claims in one container stand side by side.
     """
 
     name: Final = "none"

@@ -12,7 +12,7 @@ GPU's memory limit.
                   (prepare/lost_devices.py); the claim's pods get an Event, too
 
     Limited       (GPU with isolation `limiter`) whether the memory limit holds; Unknown until a process uses
-                  CUDA; reasons: isolation/limiter/report.py. Cores are accounting only, as the message says
+                  CUDA; reasons: isolation/limiter/report.py. The message says whether cores are limited, too
 
 Only these devices have entries: another GPU's status says nothing beyond its allocation. Entries of other
 drivers, and others' conditions on ours, stay as they are: `nri/verify/api_reporter.py` writes conditions to
@@ -79,7 +79,9 @@ def device_statuses(
             )
         elif device.isolation == LimiterIsolation.name and limited is not None:
             message, cores = limited.message, dict(device.consumed).get(names.CAPACITY_CORES, "0")
-            if cores != "0":
+            if cores != "0" and limited.paces(device.uuid):
+                message += f"; cores: launches are held to {cores}% of the GPU's time"
+            elif cores != "0":
                 message += f"; cores: accounting only ({cores}% reserved, not enforced)"
             condition = _condition(LIMITED, limited.enforced, limited.reason, message)
             entries.append({**_entry(record, device), "conditions": [condition]})

@@ -40,6 +40,7 @@ int main(void)
     FIELD(policy_device, device_time);
     FIELD(policy_device, samples);
     FIELD(policy_device, neighbours);
+    FIELD(policy_device, elastic);
     FIELD(usage, version);
     FIELD(usage, bytes);
     FIELD(usage, loaded);

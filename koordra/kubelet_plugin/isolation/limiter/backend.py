@@ -57,7 +57,7 @@ from pathlib import Path
 from platform import machine
 from typing import Final
 
-from koordra.api.opaque.parameters import GpuConfig
+from koordra.api.opaque.parameters import CoresPolicy, GpuConfig
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Mount
 from koordra.kubelet_plugin.isolation import NoIsolation, Share
@@ -134,7 +134,7 @@ class LimiterIsolation:
     """`state` is the plugin's directory; `installed` are folders with the built libraries, the first that has
     them counts. `context_bytes` is what to reserve for a context on a GPU (by UUID; 0: measured in the
     process, which the first cannot be); `strict`: entry points of the driver that the limiter does not know
-    are not handed out."""
+    are not handed out; `cores`: device time of shares that say how (coresPolicy) is limited, too."""
 
     name: Final = "limiter"
 
@@ -145,7 +145,9 @@ class LimiterIsolation:
         installed: Iterable[Path] = INSTALLED,
         context_bytes: Callable[[str], int] = lambda _uuid: 0,
         strict: bool = False,
+        cores: bool = False,
     ) -> None:
+        self._cores = cores
         self._folder = state / "limiter"
         self.claims = self._folder / "claims"
         self._installed = tuple(installed)
@@ -175,6 +177,7 @@ class LimiterIsolation:
                 uuid=share.uuid,
                 limit=share.memory_bytes,
                 cores=share.cores or 0,
+                time=time_share(share, config) if self._cores else None,
                 context_bytes=self._context_bytes(share.uuid),
                 flags=self._flags,
             )
@@ -242,6 +245,17 @@ class LimiterIsolation:
                 link.parent.mkdir(exist_ok=True, mode=0o755)
                 if not link.exists():
                     link.hardlink_to(folder / name)
+
+
+def time_share(share: Share, config: GpuConfig) -> region.TimeShare | None:
+    """None: its cores are counted, and not enforced."""
+    if config.cores_policy is None or share.cores is None:
+        return None
+    return region.TimeShare(
+        rate=share.cores * 100,
+        elastic=config.cores_policy is CoresPolicy.ELASTIC,
+        priority=region.LAST if config.priority is None else config.priority,
+    )
 
 
 _PLATFORMS: Final = ("x86_64", "haswell", "xeon_phi") if machine() == "x86_64" else (machine(),)

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
+from koordra.kubelet_plugin.isolation.limiter.device_time import TimeLender
 from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, nvml_processes
 from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts
@@ -29,6 +30,7 @@ class NodeLimiter:
         machine: Callable[[], Machine],
         declared: int | None,
         strict: bool,
+        cores: bool,
         library: NvmlLibrary,
         metrics: Metrics,
         changed: Callable[[], None],
@@ -37,7 +39,8 @@ class NodeLimiter:
         contexts = Contexts(
             state / "limiter" / "contexts.json", machine=machine, declared=declared, disk=disk
         )
-        self.backend = LimiterIsolation(state, context_bytes=contexts.bytes_for, strict=strict)
+        self.backend = LimiterIsolation(state, context_bytes=contexts.bytes_for, strict=strict, cores=cores)
+        self.lender = TimeLender(self.backend.claims)
         self.comparison = Reconciler(
             self.backend.claims,
             contexts=contexts,

@@ -166,7 +166,9 @@ class Reconciler(Wakeable):
             self._outside.set(0)
         uses = read_all(self._claims)
         now = verdicts(uses)
-        now |= {uid: overused(str(each)) for uid, each in self.overused.items() if uid in now}
+        now |= {
+            uid: overused(str(each), before=now[uid]) for uid, each in self.overused.items() if uid in now
+        }
         self._report.observe(uses, now.values())
         if now != self._verdicts:
             for uid, each in now.items():
@@ -181,8 +183,8 @@ class Reconciler(Wakeable):
         return before != self._state
 
     def verdict(self, uid: str) -> LimiterVerdict | None:
-        over = self.overused.get(uid)
-        return overused(str(over)) if over else verdict(self._claims, uid)
+        over, found = self.overused.get(uid), verdict(self._claims, uid)
+        return overused(str(over), before=found) if over and found else found
 
     def _compare(self, uses: dict[str, ClaimUse]) -> None:
         if not self._warned and not self._processes.all_seen:

@@ -17,6 +17,7 @@ import mmap
 import os
 import re
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +39,7 @@ REGIONS_FOLDER: Final = "/run/koordra/limiter"
 """Of the container: its claims\' regions."""
 
 POLICY: Final = struct.Struct("=QIIIIQ40sQ48x")
-DEVICE: Final = struct.Struct("=16sQQQIIIIQQQI44x")
+DEVICE: Final = struct.Struct("=16sQQQIIIIQQQII40x")
 USAGE: Final = struct.Struct("=QIIQQQQ8xQ")
 SLOT: Final = struct.Struct(f"=QIIQQQII16sQ{DEVICES_MAX * len(KINDS)}Q")
 ACCOUNT: Final = struct.Struct("=QQ")
@@ -53,10 +54,12 @@ PACES: Final = SLOTS + SLOTS_MAX * SLOT.size
 PACE: Final = struct.Struct("=QQQQQI4xQQ")
 USAGE_BYTES: Final = PACES + DEVICES_MAX * PACE.size
 
-LIMIT, UNSEEN, CONTEXT = 16, 24, 32
+LIMIT, UNSEEN, CONTEXT, CORES, RATE, LENT_UNTIL, NEIGHBOURS = 16, 24, 32, 40, 48, 56, 80
 DEVICE_COUNT, SEQUENCE, OUTSIDE = 20, 24, 72
 HOST_PID: Final = 40
 ENFORCING: Final = 2
+ACTIVE: Final = 56
+"""Of PACE: when device time was last taken."""
 
 _UUID: Final = re.compile(r"(?:GPU-|MIG-)?([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})")
 
@@ -95,6 +98,20 @@ FILES: Final = (
 """All that a region may consist of; the policy first: without it there is none."""
 
 
+LAST: Final = 100
+"""The priority of who has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeShare:
+    """A part of a GPU's device time that is enforced: `rate` in 1/100 %, 0: all of it. `elastic`: it may be
+    lent what others leave idle, to those of the smallest `priority` first."""
+
+    rate: int
+    elastic: bool = False
+    priority: int = LAST
+
+
 def allow(
     folder: Path,
     *,
@@ -102,13 +119,15 @@ def allow(
     uuid: str,
     limit: int | None,
     cores: int = 0,
+    time: TimeShare | None = None,
     context_bytes: int = 0,
     flags: int = 0,
 ) -> None:
     """Make the claim's region if it does not exist, and set what it may use of the GPU: at once, also for
     running programs.
 
-    `limit` None: counted, not limited; `context_bytes` 0: measured when a context is made.
+    `limit` None: counted, not limited; `cores`: percent reserved; `time` None: its device time is not
+    limited; `context_bytes` 0: measured when a context is made.
     Raises PrepareError for a claim of too many GPUs, and OSError.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -136,15 +155,18 @@ def allow(
         if index == DEVICES_MAX:
             raise PrepareError(f"isolation limiter: a claim can have {DEVICES_MAX} GPUs, this one has more")
         limit = UNLIMITED if limit is None else limit
+        time = time or TimeShare(0)
+        at = device_at(index)
         if index == count:
-            at = device_at(index)
-            policy[at : at + DEVICE.size] = DEVICE.pack(
-                wanted, limit, 0, context_bytes, cores, 0, 0, 0, 0, 0, 0, 0
-            )
-            policy[DEVICE_COUNT : DEVICE_COUNT + 4] = struct.pack("=I", count + 1)
+            policy[at : at + DEVICE.size] = DEVICE.pack(wanted, limit, 0, context_bytes, *[0] * 9)
         else:
-            _put(policy, device_at(index) + LIMIT, limit)
-            _put(policy, device_at(index) + CONTEXT, context_bytes)
+            _put(policy, at + LIMIT, limit)
+            _put(policy, at + CONTEXT, context_bytes)
+        _put(policy, at + CORES, cores | time.priority << 32)
+        _put(policy, at + RATE, time.rate)
+        _put(policy, at + NEIGHBOURS, _word(policy, at + NEIGHBOURS) & 0xFFFFFFFF | time.elastic << 32)
+        if index == count:
+            policy[DEVICE_COUNT : DEVICE_COUNT + 4] = struct.pack("=I", count + 1)
         _put(policy, SEQUENCE, struct.unpack_from("=Q", policy, SEQUENCE)[0] + 1)
 
 
@@ -161,6 +183,17 @@ def write_unaccounted(folder: Path, uuid: str, unseen: int, *, context_bytes: in
                     _put(policy, at + CONTEXT, context_bytes)
                 return
     raise NodeError(f"{folder}: the claim has no share of {uuid}")
+
+
+def write_lent(folder: Path, index: int, *, lent: int, until: int, neighbours: int) -> None:
+    """Set what device time the claim may use of its GPU number `index` beyond its rate: `lent` in 1/100 %,
+    until that time of CLOCK_MONOTONIC in ns, 0: nothing; and how many other claims have a share of the GPU.
+    Raises OSError."""
+    with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), POLICY_BYTES) as policy:
+        at = device_at(index)
+        _put(policy, at + LENT_UNTIL, until)
+        _put(policy, at + RATE, _word(policy, at + RATE) & 0xFFFFFFFF | lent << 32)
+        _put(policy, at + NEIGHBOURS, _word(policy, at + NEIGHBOURS) >> 32 << 32 | neighbours)
 
 
 def write_outside(folder: Path, count: int) -> None:
@@ -184,6 +217,11 @@ def write_host_pid(folder: Path, *, slot: int, generation: int, pid: int) -> boo
 
 def device_at(index: int) -> int:
     return POLICY.size + index * DEVICE.size
+
+
+def _word(policy: mmap.mmap, at: int) -> int:
+    word: int = struct.unpack_from("=Q", policy, at)[0]
+    return word
 
 
 def _put(policy: mmap.mmap, at: int, value: int) -> None:

@@ -37,12 +37,17 @@ from koordra.node_state.granted_claims import ContainerName
 
 @dataclass(frozen=True, slots=True)
 class LimiterVerdict:
-    """`enforced` None: not known yet."""
+    """`enforced` None: not known yet. `paced`: GPUs (by UUID) whose device time is limited, too."""
 
     handshake: str
     enforced: bool | None
     reason: str
     message: str
+    paced: frozenset[str] = frozenset()
+
+    def paces(self, uuid: str | None) -> bool:
+        """Whether the device time of this GPU or MIG instance is limited."""
+        return uuid is not None and "GPU-" + uuid.partition("-")[2].lower() in self.paced
 
 
 _VERDICTS: Final = {
@@ -93,12 +98,13 @@ def verdict(claims: Path, uid: str) -> LimiterVerdict | None:
     return _verdict(use) if use else None
 
 
-def overused(message: str) -> LimiterVerdict:
-    return replace(_VERDICTS["overused"], message=message)
+def overused(message: str, *, before: LimiterVerdict) -> LimiterVerdict:
+    return replace(_VERDICTS["overused"], message=message, paced=before.paced)
 
 
 def _verdict(use: ClaimUse) -> LimiterVerdict:
-    verdict = _VERDICTS[use.handshake]
+    paced = frozenset(device.uuid for device in use.devices if device.rate)
+    verdict = replace(_VERDICTS[use.handshake], paced=paced)
     if use.handshake != "enforcing" or not use.turned_away:
         return verdict
     return replace(verdict, message=f"{verdict.message}; refused before, and gone: {use.turned_away}")

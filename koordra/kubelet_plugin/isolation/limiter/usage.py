@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.isolation.limiter.region import (
@@ -81,7 +81,7 @@ class ProcessUse:
 @dataclass(frozen=True, slots=True)
 class CardUse:
     """`unseen` is what the node found in use beyond the ledger; it is part of `used`. `context_bytes`: kept
-    for a context."""
+    for a context. `rate`: device time in 1/100 %, 0: not limited."""
 
     uuid: str
     limit: int | None
@@ -89,6 +89,7 @@ class CardUse:
     unseen: int
     denied: int
     context_bytes: int = 0
+    rate: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,12 @@ def without_processes(folder: Path) -> ClaimUse:
     return ClaimUse(_claim(policy), devices, (), started=0, turned_away=0, damaged=True)
 
 
+def read_policy(folder: Path) -> list[tuple[Any, ...]]:
+    """The node's part of a region, a tuple of DEVICE for each GPU. Raises OSError, NodeError."""
+    policy = _policy(folder)
+    return [DEVICE.unpack_from(policy, device_at(index)) for index in range(_count(policy))]
+
+
 def _policy(folder: Path) -> bytes:
     policy = (folder / "policy").read_bytes()
     _require(folder / "policy", policy, len(policy), POLICY_MAGIC, POLICY_BYTES)
@@ -234,7 +241,7 @@ def _require(path: Path, data: bytes, length: int, magic: int, size: int) -> Non
 
 
 def _device(policy: bytes, usage: bytes, index: int, processes: tuple[ProcessUse, ...]) -> CardUse:
-    raw, limit, unseen, context_bytes, *_ = DEVICE.unpack_from(policy, device_at(index))
+    raw, limit, unseen, context_bytes, _, _, rate, *_ = DEVICE.unpack_from(policy, device_at(index))
     return CardUse(
         uuid=uuid_text(raw),
         limit=None if limit == UNLIMITED else limit,
@@ -242,6 +249,7 @@ def _device(policy: bytes, usage: bytes, index: int, processes: tuple[ProcessUse
         unseen=unseen,
         denied=struct.unpack_from("=Q", usage, DENIED + 8 * index)[0],
         context_bytes=context_bytes,
+        rate=rate,
     )
 
 
