@@ -2,7 +2,8 @@
 
 Every object is created in an API server's registry in memory, with the kinds, classes and definitions that
 the cluster will have: what it refuses the cluster would refuse, in the same words. Then come koordra's own
-rules (parameters, selectors; legacy pods), and references to claims, templates and classes that nobody makes.
+rules (parameters, selectors; legacy pods), and references to claims, templates, classes and ConfigMaps that
+nobody makes.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from koordra.controller.webhook.claims import AskedDevices
 from koordra.errors import ClusterError, InvalidInput, InvalidManifest, KoordraError
 from koordra.spelling import meant
 from koordra_devcluster.apiserver.fields.decoding import WriteOptions
-from koordra_devcluster.apiserver.resources import Served
+from koordra_devcluster.apiserver.resources import CONFIG_MAPS, Served
 from koordra_devcluster.apiserver.server import create_first_objects
 from koordra_devcluster.apiserver.status import Refusal
 from koordra_devcluster.apiserver.storage.registry import Registry
 from koordra_devcluster.apiserver.storage.store import Store
 from koordra_devcluster.demo import manifests
+from koordra_devcluster.kubelet.volumes import config_maps_of
 
 _ASKED = (kinds.RESOURCE_CLAIMS.kind, kinds.RESOURCE_CLAIM_TEMPLATES.kind, kinds.DEVICE_CLASSES.kind)
 _CLASSES = (kinds.DEVICE_CLASSES.kind, RESOURCE_CLASSES.kind, ELASTIC_CLASSES.kind)
@@ -130,6 +132,11 @@ def _references(obj: Object, there: Sequence[Object]) -> Iterator[KoordraError]:
             if asks_by_annotation((key,)):
                 field = f"{spelled(path)}metadata.annotations[{key}]"
                 yield from _absent(name, elastic, ELASTIC_CLAIMS.kind, object=what, field=field)
+        maps = _names(there, (CONFIG_MAPS.kind,), objects.namespace(obj))
+        for number, volume in enumerate((pod.get("spec") or {}).get("volumes") or ()):
+            for name in config_maps_of(volume):
+                field = f"{spelled(path)}spec.volumes[{number}]"
+                yield from _absent(name, maps, CONFIG_MAPS.kind, object=what, field=field)
         for number, entry in enumerate((pod.get("spec") or {}).get("resourceClaims") or ()):
             field = f"{spelled(path)}spec.resourceClaims[{number}]"
             for name, wanted in (

@@ -138,6 +138,12 @@ def _sources(volume: Fields) -> list[Fields]:
     return [one for one in map(fields, entries) if "downwardAPI" in one or "configMap" in one]
 
 
+def config_maps_of(volume: Fields) -> list[str]:
+    """Names of the ConfigMaps without which it cannot be made."""
+    found = [fields(one["configMap"]) for one in _sources(volume) if "configMap" in one]
+    return [str(one.get("name")) for one in found if not one.get("optional")]
+
+
 def _default_mode(volume: Fields) -> int:
     for kind in ("downwardAPI", "configMap", "projected"):
         if mode := fields(volume.get(kind)).get("defaultMode"):

@@ -45,6 +45,11 @@ def told(text: str) -> list[str]:
     return [str(problem) for problem in found]
 
 
+def test_a_config_map_that_need_not_be_there_is_not_missed() -> None:
+    optional = "volumes: [{name: v, configMap: {name: x, optional: true}}], containers:"
+    assert told(DEPLOYMENT.replace("containers:", optional)) == []
+
+
 def test_what_is_right_is_not_complained_of() -> None:
     assert told(f"{POD}---{CLAIM}---{DEPLOYMENT}") == []
 
@@ -69,6 +74,11 @@ def test_what_is_right_is_not_complained_of() -> None:
         (
             CLAIM.replace("resource.k8s.io/v1", "resource.k8s.io/v1alpha2"),
             "koordra convert -f FILE translates what classic DRA said; or write resource.k8s.io/v1 ResourceClaim",
+        ),
+        (
+            DEPLOYMENT.replace("containers:", "volumes: [{name: v, configMap: {name: progams}}], containers:")
+            + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: programs}\n",
+            "Deployment web: spec.template.spec.volumes[0]: there is no ConfigMap progams; write programs",
         ),
         (CLAIM.replace("exactly:", "exact:"), 'unknown field "spec.devices.requests[0].exact"'),
         (
