@@ -10,6 +10,7 @@ from koordra.api import objects
 from koordra.api.kinds import DEVICE_CLASSES
 from koordra.api.resource_class import CLASS_PARAMETERS, CONFIG_MAPS, RESOURCE_CLASSES
 from koordra.controller.resource_class.expansion import with_device_classes
+from koordra_devcluster.demo import examples
 
 Object = dict[str, Any]
 H100 = 'device.attributes["koordra.io"].model == "H100"'
@@ -115,6 +116,16 @@ def test_one_class_that_is_wrong_does_not_take_the_others_with_it(
     assert words in str(refused)
     assert "ResourceClass wrong" in str(refused)
     assert [objects.name(one) for one in found] == ["right"]
+
+
+@pytest.mark.parametrize("name", [one for one in examples.names() if one.startswith("resource-class")])
+def test_every_example_is_expanded(name: str) -> None:
+    given = examples.load(name).documents
+    found, refused = with_device_classes(given)
+    assert refused == []
+    classes = {objects.name(one) for one in found if one["kind"] == "DeviceClass"}
+    assert classes == {objects.name(one) for one in given if one["kind"] == "ResourceClass"}
+    assert classes
 
 
 def test_a_classic_class_is_none_of_koordras() -> None:
