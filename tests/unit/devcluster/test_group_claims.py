@@ -114,6 +114,14 @@ def test_an_entry_that_is_not_the_groups_is_the_pods_own(
     assert owners[noted(client, "a")[0]] == "Pod"
 
 
+def test_two_groups_of_the_same_entry_have_a_claim_each(client: KubeClient) -> None:
+    client.create(kinds.RESOURCE_CLAIM_TEMPLATES, template("two"))
+    made = [client.create(POD_GROUPS, {**group(), "metadata": {"name": name}}) for name in ("one", "other")]
+    eventually(lambda: len(claims(client)) == 2)
+    owners = {one["metadata"]["ownerReferences"][0]["uid"] for one in claims(client)}
+    assert owners == {uid(one) for one in made}
+
+
 def test_a_group_that_comes_late_is_waited_for(client: KubeClient) -> None:
     client.create(kinds.RESOURCE_CLAIM_TEMPLATES, template("two"))
     client.create(kinds.PODS, member("a"))
