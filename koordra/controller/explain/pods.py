@@ -20,6 +20,7 @@ from koordra.controller.cache import pod_index
 from koordra.controller.cache.consumers import first_consumers
 from koordra.controller.explain.claims import claim_entry
 from koordra.controller.explain.view import ClusterView
+from koordra.controller.gangs.phase import turn_of
 from koordra.controller.reconcile.unplanned import why_full
 from koordra.placement.request.claim_groups import MAX_CONSUMERS, claim_keys
 
@@ -89,12 +90,21 @@ def _waits(view: ClusterView, pod: Object, extended: Mapping[str, str]) -> str |
         return why_full(claim, view.cache.pod_index.users[objects.key(claim)])
     if extended and not objects.spec_of(pod).get("nodeName"):
         return _extended_text(view, extended)
+    if turn := _turn(view, pod):
+        return turn
     if not objects.pod_claim_names(pod):
         return "it has no claims, so koordra gives it nothing and keeps it from nothing"
     scheduled = pod_index.pod_scheduled(pod)
     if scheduled.is_unschedulable and not pod_index.is_gated(pod):
         return f"kube-scheduler does not place it: {scheduled.message}"
     return None
+
+
+def _turn(view: ClusterView, pod: Object) -> str:
+    gang, uid = view.gang_of(pod), objects.uid(pod)
+    if gang is None:
+        return ""
+    return next((turn_of(gang, member) for member in gang.members if member.uid == uid), "")
 
 
 def asked_in_other_words(pod: Object) -> Object | None:

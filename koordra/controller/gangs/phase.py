@@ -50,7 +50,7 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.claims import Users
-from koordra.controller.gangs.declared.annotations import GANG_BY
+from koordra.controller.gangs.declared.annotations import GANG_BY, GANG_START_AFTER
 from koordra.controller.gangs.declared.gang_by import WHOLE
 from koordra.controller.gangs.declared.workload_kind import late_words
 
@@ -191,6 +191,16 @@ def _committed(gang: Gang) -> GangStatus:
     if plan:
         return GangStatus(GangPhase.GROWING, ungate=ungate, plan=plan, needed=1)
     return GangStatus(GangPhase.WHOLE, ungate=ungate)
+
+
+def turn_of(gang: Gang, member: Member) -> str:
+    """For what a member waits that has its devices; empty where for nothing."""
+    if not gang.terms.order or not (member.is_held and member.is_placed and member.may_be_planned):
+        return ""
+    if _startable(gang, (member,)):
+        return ""
+    roles = objects.annotations_of(member.pod).get(GANG_START_AFTER, "")
+    return f"it has its devices, and starts once {roles} is Ready ({GANG_START_AFTER})"
 
 
 def _startable(gang: Gang, placed: tuple[Member, ...]) -> tuple[Member, ...]:

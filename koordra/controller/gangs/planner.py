@@ -196,7 +196,8 @@ class GangPlanner:
             like = f", taken to ask what {gang.coming_like} asks" if gang.coming_like else ""
             left += f", places are kept for {kept} that come later{like}" if kept else ""
             domains = "".join(f", {events.number_of(count, level)}" for level, count in answer.score.domains)
-            self.reporter.report(gang, events.STARTS, f"{where}{domains}{left}; their gates are lifted")
+            lifted = "; their gates are lifted" + (" in the order of their roles" if gang.terms.order else "")
+            self.reporter.report(gang, events.STARTS, f"{where}{domains}{left}{lifted}")
 
     def _keep_places(self, gang: Gang, coming: Mapping[str, Member], answer: GangPlaced) -> bool:
         """For members that are made later; whether they are kept."""

@@ -11,6 +11,9 @@ from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS
 from koordra.api.objects import Object
 from koordra.controller.cache.fabrics import written_levels
+from koordra.controller.explain.answer import answer
+from koordra.controller.explain.leader_view import leader_view
+from koordra.controller.explain.question import Question, Subject
 from koordra.controller.gangs import events
 from koordra.controller.gangs.declared.annotations import (
     COMMITTED,
@@ -184,6 +187,23 @@ def test_gates_are_lifted_in_order_while_all_places_are_held() -> None:
     assert cluster.node_of("other") is None
     ready(cluster, "head")
     assert went(cluster) == ["head", "w0", "w1"]
+
+
+def test_a_pod_whose_turn_has_not_come_is_told_for_whom_it_waits() -> None:
+    cluster = cluster_of("aaa")
+    started_after(cluster)
+    cluster.settle()
+    assert "their gates are lifted in the order of their roles" in told(cluster, events.STARTS)
+    view = leader_view(cluster.reconciler)
+    found = answer(view, Question(Subject.POD, "default", "w0"))["pod"]
+    assert found["waits"] == f"it has its devices, and starts once head is Ready ({GANG_START_AFTER})"
+    pods = answer(view, Question(Subject.GANG, "default", "train"))["gang"]["pods"]
+    assert [(one["name"], bool(one["waits"])) for one in pods] == [
+        ("head", False),
+        ("w0", True),
+        ("w1", True),
+    ]
+    assert answer(view, Question(Subject.POD, "default", "head"))["pod"]["waits"] is None
 
 
 def test_the_order_survives_the_controller_and_takes_its_time() -> None:
