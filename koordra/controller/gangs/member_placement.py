@@ -15,7 +15,7 @@ the fabric.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,6 @@ from typing import Any, Final
 
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
 from koordra.api import objects
-from koordra.api.claims import ResourceClaim
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.allocation.placer import GroupPlacement, Placer
@@ -105,7 +104,7 @@ class PlacementRequest:
         with self.placer.overlay():
             for seat in self.seats.values():
                 self.placer.engine.index.release(seat.held)
-            for member in sorted(gang.members, key=lambda each: -_devices_asked(each.group.claims)):
+            for member in sorted(gang.members, key=lambda each: -placement.devices_asked(each.group.claims)):
                 group = self.groups[member.key]
                 if is_spent():
                     undecided = True
@@ -262,8 +261,3 @@ def _read(group: Group, placer: Placer) -> ClaimGroup:
 def _node_of(member: Member) -> str | None:
     """Where the member is, or where its devices will bring it."""
     return objects.spec_of(member.pod).get("nodeName") or min(places(member), default=None)
-
-
-def _devices_asked(claims: Sequence[ResourceClaim]) -> int:
-    requests = [request for claim in claims for request in claim.requests]
-    return sum(request.alternatives[0].count for request in requests if request.alternatives)

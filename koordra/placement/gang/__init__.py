@@ -23,7 +23,7 @@ Every file imports only earlier ones:
 from koordra.placement.gang.kept_seats import KeptSeat, place_in_seats
 from koordra.placement.gang.place import place_gang
 from koordra.placement.gang.rank_assignment import gang_members, gpus_of
-from koordra.placement.gang.role_minimums import with_least_of_each
+from koordra.placement.gang.role_minimums import devices_asked, with_least_of_each
 from koordra.placement.gang.topology.homes import homes_of
 from koordra.placement.gang.types import (
     Fixed,
@@ -56,6 +56,7 @@ __all__ = [
     "Part",
     "PlacedMember",
     "Slices",
+    "devices_asked",
     "gang_members",
     "gpus_of",
     "homes_of",

@@ -1,16 +1,17 @@
 """Gangs whose roles need so many members each.
 
 Places are looked for without a word on roles. Where that leaves a role with too few, it is asked for the
-least alone: the first members of each role, all of them or none, and as many others as the gang needs beside
-these. So a gang whose roles add up to its least is placed whenever that is possible; others might be with
-other members, and that is not known.
+least alone: those members of each role that ask the fewest devices, all of them or none, and as many others
+as the gang needs beside these. So a gang whose roles add up to its least, and whose members ask for more or
+less of the same, is placed whenever that is possible; else others might be with other members.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
+from koordra.api.claims import ResourceClaim
 from koordra.placement.gang.types import (
     GangAnswer,
     GangPlaced,
@@ -28,7 +29,8 @@ def with_least_of_each(gang: GangRequest, place: Callable[[GangRequest], GangAns
     short = _short(gang, {one.key for one in answer.members})
     if short is None:
         return answer
-    keys = [member.key for member in gang.members]
+    asked = {member.key: devices_asked(member.group.claims) for member in gang.members}
+    keys = sorted(asked, key=asked.__getitem__)
     needed = {
         key for one in gang.least_of for key in [key for key in keys if key in one.members][: one.least]
     }
@@ -37,10 +39,16 @@ def with_least_of_each(gang: GangRequest, place: Callable[[GangRequest], GangAns
     members = [member for member in gang.members if member.key in chosen]
     again = place(replace(gang, members=members, minimum=len(gang.fixed) + len(members)))
     if isinstance(again, GangPlaced):
-        return replace(again, left=tuple(key for key in keys if key not in chosen))
+        return replace(again, left=tuple(key for key in asked if key not in chosen))
     text = f"role {short.name} needs {short.least} of its {len(short.members)} members: {again.text}"
-    answer_of = GangUndecided if more else type(again)
+    answer_of = GangUndecided if more or len(set(asked.values())) > 1 else type(again)
     return _unplaced(answer_of, again, text)
+
+
+def devices_asked(claims: Iterable[ResourceClaim]) -> int:
+    """Of requests with alternatives, by the first."""
+    requests = [request for claim in claims for request in claim.requests]
+    return sum(request.alternatives[0].count for request in requests if request.alternatives)
 
 
 def _unplaced(answer_of: type[GangUnplaced], again: GangUnplaced, text: str) -> GangUnplaced:
