@@ -79,10 +79,18 @@ def gang_text(found: Fields, *, wide: bool = False) -> str:
     for told, members in _alike(found).items():
         left = len(told) - shown
         more = f" (and {left} more {'reason' if left == 1 else 'reasons'})" if left > 0 else ""
-        others = f" and {len(members) - _MOST_NAMED} more" if len(members) > _MOST_NAMED else ""
-        who = ", ".join(members[:_MOST_NAMED]) + others
-        lines += wrapped(f"{who}: {'; '.join(told[:shown])}{more}", 4)
+        lines += wrapped(f"{_who(members)}: {'; '.join(told[:shown])}{more}", 4)
+    waiting: dict[str, list[str]] = {}
+    for one in found.get("pods") or ():
+        waiting.setdefault(one.get("waits") or "", []).append(one["name"])
+    for words, members in waiting.items():
+        lines += wrapped(f"{_who(members)}: {words}", 4) if words else []
     return "\n".join(lines)
+
+
+def _who(members: Sequence[str]) -> str:
+    others = f" and {len(members) - _MOST_NAMED} more" if len(members) > _MOST_NAMED else ""
+    return ", ".join(members[:_MOST_NAMED]) + others
 
 
 def _alike(found: Fields) -> dict[tuple[str, ...], list[str]]:

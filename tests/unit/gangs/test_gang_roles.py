@@ -10,6 +10,7 @@ import pytest
 from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS
 from koordra.api.objects import Object
+from koordra.cli.cluster.object_text import gang_text
 from koordra.controller.cache.fabrics import written_levels
 from koordra.controller.explain.answer import answer
 from koordra.controller.explain.leader_view import leader_view
@@ -203,6 +204,8 @@ def test_a_pod_whose_turn_has_not_come_is_told_for_whom_it_waits() -> None:
         ("w0", True),
         ("w1", True),
     ]
+    text = gang_text(answer(view, Question(Subject.GANG, "default", "train"))["gang"])
+    assert "w0, w1: it has its devices, and starts once head is Ready" in text
     assert answer(view, Question(Subject.POD, "default", "head"))["pod"]["waits"] is None
 
 
