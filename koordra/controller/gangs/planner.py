@@ -162,7 +162,8 @@ class GangPlanner:
         )
         asked, status = request.asked, request.status
         fixed = tuple((entry.key, entry.node) for entry in asked.fixed)
-        return self.epoch, status.phase, status.needed, request.gang.terms.topology, members, fixed
+        wanted = status.phase, status.needed, request.gang.terms.topology, asked.least_of
+        return self.epoch, *wanted, members, fixed
 
     # it fits
 

@@ -118,6 +118,22 @@ def test_nobody_starts_where_a_role_does_not_get_its_least() -> None:
     assert "role b needs 1 of its 1 members" in told(cluster, events.WAITING)
 
 
+def test_a_gang_whose_roles_come_to_need_less_is_looked_at_again() -> None:
+    cluster = cluster_of("aa")
+    for name in ("a0", "a1", "b0"):
+        join(
+            cluster,
+            name,
+            role(name[0], **({GANG_ROLE_MIN: "1"} if name == "b0" else {})),
+            count=1 + (name == "b0"),
+        )
+    cluster.settle()
+    assert went(cluster) == []
+    cluster.api.edit(PODS, "b0", lambda found: found["metadata"]["annotations"].pop(GANG_ROLE_MIN))
+    cluster.settle()
+    assert went(cluster) == ["a0", "a1"]
+
+
 def test_a_role_has_no_more_than_its_most() -> None:
     cluster = cluster_of("aaaaaa")
     for number in range(3):
