@@ -2,8 +2,8 @@
 
 Every object is created in an API server's registry in memory, with the kinds, classes and definitions that
 the cluster will have: what it refuses the cluster would refuse, in the same words. Then come koordra's own
-rules (parameters, selectors; legacy pods), and references to claims, templates, classes and ConfigMaps that
-nobody makes.
+rules (parameters, selectors; ResourceClasses; legacy pods), and references to claims, templates, classes and
+ConfigMaps that nobody makes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from koordra.api.resource_class import RESOURCE_CLASSES
 from koordra.cel.selectors import admission_error
 from koordra.compat.detection import asks_by_annotation
 from koordra.compat.manifests import LegacyPods
+from koordra.controller.resource_class.expansion import with_device_classes
 from koordra.controller.webhook.claims import AskedDevices
 from koordra.errors import ClusterError, InvalidInput, InvalidManifest, KoordraError
 from koordra.spelling import meant
@@ -55,7 +56,7 @@ def problems(
     for obj in sorted(documents, key=manifests.rank):
         refused = _create(registry, obj, twice=twice[_named(obj)] > 1)
         found += refused or [*_own_rules(obj), *_references(obj, there)]
-    return found
+    return [*found, *with_device_classes(there)[1]]
 
 
 def _named(obj: Object) -> tuple[object, str, str]:

@@ -26,6 +26,12 @@ kind: ResourceClaim
 metadata: {name: c}
 spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.koordra.io}}]}}
 """
+RESOURCE_CLASS = """
+apiVersion: koordra.io/v1alpha1
+kind: ResourceClass
+metadata: {name: fast}
+deviceType: gpu
+"""
 DEPLOYMENT = """
 apiVersion: apps/v1
 kind: Deployment
@@ -79,6 +85,18 @@ def test_what_is_right_is_not_complained_of() -> None:
             DEPLOYMENT.replace("containers:", "volumes: [{name: v, configMap: {name: progams}}], containers:")
             + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: programs}\n",
             "Deployment web: spec.template.spec.volumes[0]: there is no ConfigMap progams; write programs",
+        ),
+        (
+            RESOURCE_CLASS + "selectors: [{cel: {expression: device.atributes}}]",
+            "ResourceClass fast: selectors: 'device.atributes' is no selector",
+        ),
+        (
+            RESOURCE_CLASS + "parametersRef: {apiGroup: koordra.io, kind: ResourceClassParameters, name: x}",
+            "ResourceClass fast: parametersRef: there is no ResourceClassParameters koordra-system/x",
+        ),
+        (
+            RESOURCE_CLASS.replace("fast", "gpu.koordra.io"),
+            "there is a DeviceClass gpu.koordra.io that does not belong to this class",
         ),
         (CLAIM.replace("exactly:", "exact:"), 'unknown field "spec.devices.requests[0].exact"'),
         (
