@@ -32,10 +32,12 @@ def build() -> Path:
 
 @dataclass
 class FakeNvml:
-    """One machine description and control file, and the environment that points the library at them."""
+    """One machine description and control file, and the environment that points the library at them; `world`:
+    the folder of the fake driver whose processes it samples."""
 
     folder: Path
     library: Path
+    world: Path | None = None
 
     @property
     def control(self) -> Path:
@@ -64,6 +66,7 @@ class FakeNvml:
             "KOORDRA_FAKE_NVML_CONTROL": str(self.control),
             "KOORDRA_FAKE_NVML_NODE": str(self.node),
             "PYTHONPATH": str(ROOT),
+            **({"KOORDRA_FAKE_CUDA": str(self.world)} if self.world else {}),
         }
 
     def describe(self, machine: Machine, **changes: dict[str, str]) -> None:

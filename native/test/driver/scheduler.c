@@ -137,14 +137,34 @@ static void run_until(struct world *world, unsigned number, uint64_t until)
     card->at = until;
 }
 
+static void take_samples(struct world *world, unsigned number)
+{
+    struct world_card *card = &world->cards[number];
+    for (unsigned at = 0; at < world->process_top; at++) {
+        struct world_process *process = &world->processes[at];
+        uint64_t passed = process->device_ns[number] - process->sampled_ns[number];
+        process->sampled_ns[number] = process->device_ns[number];
+        if (process->used && passed)
+            card->samples[card->sample_count++ % WORLD_SAMPLES] =
+                (struct world_sample){card->at, process->pid, (uint32_t)((100 * passed + SAMPLE_NS / 2) / SAMPLE_NS)};
+    }
+    card->next_sample = card->at + SAMPLE_NS;
+}
+
 static void run_card(struct world *world, unsigned number, uint64_t now)
 {
     struct world_card *card = &world->cards[number];
     if (card->concurrent)
         card->turn = ALL;
+    if (!card->next_sample) {
+        card->at = card->at ? card->at : now;
+        card->next_sample = card->at + SAMPLE_NS;
+    }
     while (card->at <= now) {
         if (settle(world, number))
             continue;
+        if (card->at >= card->next_sample)
+            take_samples(world, number);
         uint32_t other = next_after(world, number);
         bool mine = wants(world, number, card->turn);
         if (other != NOBODY && (!mine || card->at >= card->turn_ends)) {
@@ -154,7 +174,7 @@ static void run_card(struct world *world, unsigned number, uint64_t now)
         if (card->at >= now)
             break;
         uint64_t until = other != NOBODY && card->turn_ends < now ? card->turn_ends : now;
-        run_until(world, number, place_kernels(world, number, until));
+        run_until(world, number, place_kernels(world, number, until < card->next_sample ? until : card->next_sample));
     }
 }
 

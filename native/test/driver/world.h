@@ -13,7 +13,9 @@
 #include <stdint.h>
 
 enum { WORLD_CARDS = 16, WORLD_PROCESSES = 1024, WORLD_SHARED = 256, FAULTS_MAX = 4 };
-enum { WORLD_CLOCKS = 64, WORLD_STREAMS = 128, WORLD_WORK = 1024, WORLD_EVENTS = 8192, WORLD_SAMPLES = 64 };
+enum { WORLD_CLOCKS = 64, WORLD_STREAMS = 128, WORLD_WORK = 1024, WORLD_EVENTS = 8192, WORLD_SAMPLES = 512 };
+
+#define SAMPLE_NS UINT64_C(166666667) /* how often NVML looks at what processes do */
 
 struct fault {
     char function[40]; /* "" : none */
@@ -22,6 +24,12 @@ struct fault {
     uint8_t kill;      /* 1: before the driver acts, 2: after */
     uint8_t reserved[3];
     uint32_t delay_us;
+};
+
+/* What NVML samples of a process on a card: in how many percent of the time since the last sample a kernel of it ran. */
+struct world_sample {
+    uint64_t at;
+    uint32_t pid, percent;
 };
 
 struct world_card {
@@ -39,7 +47,9 @@ struct world_card {
     uint64_t at;         /* simulated up to here */
     uint64_t turn_ends;
     uint32_t turn; /* process + 1 */
-    uint32_t reserved;
+    uint32_t sample_count; /* all in all; the last WORLD_SAMPLES are kept */
+    uint64_t next_sample;
+    struct world_sample samples[WORLD_SAMPLES];
 };
 
 /* What a stream has to do. A kernel's `left` is device time, a host function's is time of any kind. */
@@ -62,11 +72,6 @@ struct world_event {
     uint64_t at;
 };
 
-/* What NVML samples of a process on a card: its device time up to then. */
-struct world_sample {
-    uint64_t at, device_ns;
-};
-
 /* Virtual time: one thread of all that take part runs at any moment, the others sleep until some time. When the one that runs
  * falls asleep, the clock goes on to whoever is to wake first. So a test takes no time and always goes the same way. */
 struct world_clock {
@@ -85,6 +90,7 @@ struct world_process {
     uint64_t bytes[WORLD_CARDS];
     uint64_t device_ns[WORLD_CARDS]; /* while a kernel of it ran */
     uint64_t sm_ns[WORLD_CARDS];     /* that, for each multiprocessor */
+    uint64_t sampled_ns[WORLD_CARDS];
 };
 
 /* Memory with more than one owner. */

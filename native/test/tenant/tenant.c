@@ -1,6 +1,7 @@
 /* A container's program: opens the driver as a statically linked runtime does, and tries to take more than its share.
  *
  *     tenant SHARE                  prints what it was told and given, as JSON
+ *     tenant SHARE launch NS        then launches a kernel that takes so long, and waits for it
  *     TENANT_OPENS=PATH tenant SHARE  opens the driver by that name
  *     tenant --world FOLDER UUID BYTES   on the node: makes the fake driver's machine of one card */
 #include <dlfcn.h>
@@ -32,6 +33,19 @@ static int make_world(const char *folder, const char *uuid, uint64_t bytes)
     return 0;
 }
 
+static void launch(const char *ns)
+{
+    char name[64];
+    void *module, *function;
+    snprintf(name, sizeof name, "spin %s", ns);
+    FUNCTION(cuModuleLoadData, void **, const void *)(&module, "");
+    if (FUNCTION(cuModuleGetFunction, void **, void *, const char *)(&function, module, name) != CUDA_SUCCESS)
+        return;
+    FUNCTION(cuLaunchKernel, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **)
+    (function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+    FUNCTION(cuCtxSynchronize, void)();
+}
+
 int main(int count, char **arguments)
 {
     if (count == 5 && strcmp(arguments[1], "--world") == 0)
@@ -58,5 +72,7 @@ int main(int count, char **arguments)
     fflush(stdout);
     if (count > 2 && strcmp(arguments[2], "stay") == 0)
         getchar();
+    if (count > 3 && strcmp(arguments[2], "launch") == 0)
+        launch(arguments[3]);
     return 0;
 }
