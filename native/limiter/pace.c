@@ -338,6 +338,8 @@ void pace_launch(struct launch *launch, struct card *card, uint64_t key, struct 
 {
     uint32_t cost = DEFECT(cost_by_grid) ? GUESS : cost_known(&process_self()->costs, key);
     *launch = (struct launch){.where = where, .span = -1};
+    if (__builtin_expect(atomic_load_explicit(&process_self()->captures, memory_order_relaxed) != 0, 0) && stream_captures(where) && !DEFECT(captured_is_charged))
+        return;
     if (__builtin_expect(cost && !atomic_load_explicit(&card->measure_next, memory_order_relaxed) && spend(card, cost), 1)) {
         launch->card = card;
         launch->charged = cost;

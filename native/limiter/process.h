@@ -79,6 +79,7 @@ struct process {
     pthread_mutex_t pools_lock;
     pthread_mutex_t contexts_lock; /* over the end of a context: its number is given out again at once */
     struct objects objects;
+    _Atomic unsigned captures; /* streams that capture (capture.c) */
     struct table table;
     struct costs costs;
 };

@@ -139,6 +139,29 @@ TEST(a_capture_is_left_alone)
     every_way(25, 35, launch_while_capturing);
 }
 
+static void launch_known_into_captures(void *function, CUstream stream)
+{
+    CUgraph graph;
+    for (unsigned at = 0; at < 10; at++)
+        OK(cuLaunchKernel(function, 132, 1, 1, 64, 1, 1, 0, stream, NULL, NULL));
+    OK(cuStreamSynchronize(stream));
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    for (unsigned at = 0; at < 200; at++)
+        OK(cuLaunchKernel(function, 132, 1, 1, 64, 1, 1, 0, stream, NULL, NULL));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphDestroy(graph));
+}
+
+/* Recorded is not run. */
+TEST(what_is_captured_costs_nothing)
+{
+    start_shares(.tenants = 1, .blind = true);
+    tenant(3000, (struct load){.kernel_ns = 10000, .own = launch_known_into_captures});
+    pass(SECOND);
+    CHECK_BETWEEN(parts_over(SECOND, SECOND).mean[0], 27, 33);
+    end_shares();
+}
+
 static void launch_in_passing_contexts(void *function, CUstream stream)
 {
     CUcontext context, before;
