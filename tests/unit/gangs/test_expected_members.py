@@ -16,7 +16,7 @@ from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.controller.gangs.declared.member_index import member_index_of
 from koordra.controller.gangs.expected import awaiting, job_object
 from koordra.controller.gangs.expected.job_object import job_ref
-from koordra.controller.gangs.expected.job_pods import pods_of
+from koordra.controller.gangs.expected.job_pods import MOST_BEYOND, MOST_PODS, pods_of
 from tests.fakes.joint_cluster import JointCluster, claim, pod
 from tests.unit.gangs.job_objects import JOBS, job, replicated, template
 from tests.unit.gangs.workload_pods import KINDS, LWS, POD_INDEX, job_set_job, lws, mpi
@@ -28,7 +28,7 @@ def test_the_pods_of_a_job_are_those_that_its_operator_makes(kind: str) -> None:
     """Of every pod that is there, the job's object says that it is to be: at the same position, in the same
     gang."""
     made = KINDS[kind]
-    expected = {member_index_of(one.pod): one.pod for one in pods_of(JOBS[kind], made)}
+    expected = {member_index_of(one.pod): one.pod for one in pods_of(JOBS[kind], made, least=2)}
     assert len(expected) >= len(made)
     for one in made:
         found = expected[member_index_of(one)]
@@ -41,6 +41,30 @@ def test_the_pods_of_a_job_are_those_that_its_operator_makes(kind: str) -> None:
             for body in (found, one)
         )
         assert gang_of(ours) == gang_of(theirs)
+
+
+def test_of_a_job_without_end_a_part_is_looked_at() -> None:
+    endless = job("StatefulSet", "db", {"replicas": 10**8, "template": template()})
+    assert len(list(pods_of(endless, KINDS["StatefulSet"], least=5))) == 5 + MOST_BEYOND
+    assert len(list(pods_of(endless, KINDS["StatefulSet"], least=10**6))) == MOST_PODS
+
+
+def test_jobs_that_depend_on_each_other_come_last() -> None:
+    def after(name: str, *others: str) -> dict[str, Any]:
+        return replicated(name, 1, 1, dependsOn=[{"name": one} for one in others])
+
+    roles = [
+        after("c", "b"),
+        after("b", "a", "a", "nobody"),
+        after("a"),
+        after("x", "y", "a"),
+        after("y", "x"),
+    ]
+    found = pods_of(job("JobSet", "train", {"replicatedJobs": roles}), KINDS["JobSet, Indexed"], least=5)
+    stages = {
+        objects.labels_of(one.pod)["jobset.sigs.k8s.io/replicatedjob-name"]: one.stage[0] for one in found
+    }
+    assert stages == {"a": 0, "b": 1, "c": 2, "x": 5, "y": 5}
 
 
 def test_where_a_job_is_read() -> None:
@@ -83,7 +107,7 @@ def test_where_a_job_is_read() -> None:
 )
 @pytest.mark.parametrize("kind", sorted({str(one["kind"]) for one in JOBS.values()}))
 def test_a_job_that_cannot_be_meant_has_few_pods(kind: str, spec: dict[str, Any]) -> None:
-    assert len(list(pods_of(job(kind, "odd", spec), KINDS["LeaderWorkerSet"]))) <= 3
+    assert len(list(pods_of(job(kind, "odd", spec), KINDS["LeaderWorkerSet"], least=2))) <= 3
 
 
 class Jobs:

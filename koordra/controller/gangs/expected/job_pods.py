@@ -35,7 +35,8 @@ from koordra.controller.gangs.declared.workload_kind import (
 )
 
 MOST_PODS: Final = 10_000
-"""That are looked at of one job."""
+MOST_BEYOND: Final = 1000
+"""That are looked at of one job, and beyond the least of its gang: tenants write any number."""
 EXCLUSIVE: Final = (f"{LWS}exclusive-topology", "alpha.jobset.sigs.k8s.io/exclusive-topology")
 _POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 
@@ -54,11 +55,11 @@ class JobPod(NamedTuple):
     stage: tuple[int, ...] = (0,)
 
 
-def pods_of(job: Object, there: Sequence[Object]) -> Iterator[JobPod]:
-    """In the order in which they start. `there`: those that have been made, at least one. Fields of the wrong
+def pods_of(job: Object, there: Sequence[Object], *, least: int) -> Iterator[JobPod]:
+    """`there`: those that have been made, at least one; `least`: how many the gang needs. Fields of the wrong
     type count as left out."""
     make = _MAKERS.get(str(job.get("kind")))
-    return islice(make(job, there), MOST_PODS) if make is not None else iter(())
+    return islice(make(job, there), min(least + MOST_BEYOND, MOST_PODS)) if make is not None else iter(())
 
 
 def claim_templates(pod: Fields) -> dict[str, str]:
@@ -253,12 +254,21 @@ def _is_zero(pod: Object) -> bool:
 
 
 def _depths(after: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Of each, how many stand in the longest row before it; what depends on itself ends there."""
-    depths = dict.fromkeys(after, 0)
-    for _ in after:
-        for name, before in after.items():
-            depths[name] = max([depths[name], *(depths[one] + 1 for one in before if one in depths)])
-            depths[name] = min(depths[name], len(after))
+    """Of each, how many stand in the longest row before it; those that depend on each other come last."""
+    missing = {name: len({one for one in before if one in after}) for name, before in after.items()}
+    followers: dict[str, list[str]] = {}
+    for name, before in after.items():
+        for one in set(before):
+            followers.setdefault(one, []).append(name)
+    depths = dict.fromkeys(after, len(after))
+    free = [name for name, number in missing.items() if not number]
+    depths.update(dict.fromkeys(free, 0))
+    for name in free:  # which grows
+        for follower in followers.get(name, ()):
+            missing[follower] -= 1
+            if not missing[follower]:
+                depths[follower] = depths[name] + 1
+                free.append(follower)
     return depths
 
 

@@ -66,7 +66,7 @@ class JobReader:
         if obj is None:
             return Answer()
         job: Object = {**obj, "kind": ref.kind.kind}
-        specs = {id(one.pod["spec"]): one.pod for one in pods_of(job, there)}
+        specs = {id(one.pod["spec"]): one.pod for one in pods_of(job, there, least=gang.terms.least or 0)}
         names = dict.fromkeys(name for pod in specs.values() for name in claim_templates(pod).values())
         few = list(names)[:MOST_TEMPLATES]
         wanted = [JobRef(RESOURCE_CLAIM_TEMPLATES, ref.namespace, name) for name in few]

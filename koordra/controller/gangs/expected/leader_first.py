@@ -101,7 +101,7 @@ def _of_job(
     there = {member.index for member in gang.members}
     first: tuple[int, ...] | None = None
     missing = []
-    for pod, stage in pods_of(job.obj, [member.pod for member in gang.members]):
+    for pod, stage in pods_of(job.obj, [member.pod for member in gang.members], least=gang.terms.least or 0):
         if _is_in(gang, pod) and not is_ahead(pod):
             first = stage if first is None else min(first, stage)
             index = member_index_of(pod)
