@@ -211,9 +211,10 @@ def _startable(gang: Gang, placed: tuple[Member, ...]) -> tuple[Member, ...]:
         return placed
     ready = gang.ended | {member.uid for member in gang.members if objects.pod_is_ready(member.pod)}
     without = {member.uid for member in gang.members if not (member.is_committed or member.is_placed)}
+    there = ready | without
     started = {order[member.uid] for member in gang.committed if member.uid in order}
     may = {
-        before: before in started or (before <= ready | without and not before.isdisjoint(ready))
+        before: before in started or (before <= there and not before.isdisjoint(ready))
         for before in {order[member.uid] for member in placed if member.uid in order}
     }
     return tuple(member for member in placed if member.uid not in order or may[order[member.uid]])

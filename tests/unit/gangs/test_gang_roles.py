@@ -173,6 +173,7 @@ def test_members_that_a_role_needs_do_not_make_room_for_others() -> None:
         ({GANG_ROLE: "a", GANG_ROLE_MIN: "few"}, "write a number from 1 on"),
         ({GANG_ROLE: "a", GANG_START_AFTER: "b"}, f"{GANG_START_AFTER} names 'b', and its roles are: a"),
         ({GANG_ROLE: "a", GANG_START_AFTER: "a"}, "its roles wait for each other"),
+        ({GANG_ROLE: "a", GANG_START_AFTER: ",".join(map(str, range(17)))}, "names 17 roles: 16 at most"),
         ({GANG_ROLE: "a/b/c", GANG_ROLE_TOPOLOGY: "row,rack"}, "one for each of the 3 layers of role a/b/c"),
     ],
 )

@@ -285,6 +285,7 @@ def bound(groups: str, *, name: str = "a", least: str = "1") -> Object:
         ('["team/a", "other/b"]', "names b of another namespace"),
         ('["team/b", "team/c"]', "does not name a, whose pod says so: all of them name all"),
         (json.dumps([f"team/{number}" for number in range(17)]), "names 17 gangs: 16 at most"),
+        (json.dumps(["team/a"] * 1000), "letters: 4096 at most"),
     ],
 )
 def test_what_koordinators_groups_may_say(groups: str, remedy: str) -> None:

@@ -44,6 +44,7 @@ COSCHEDULING_OLD: Final = "pod-group.scheduling.sigs.k8s.io"
 _VOLCANO: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 _GROUPS: Final = KOORDINATOR + "groups"
 MOST_JOINED: Final = 16
+_LONGEST_GROUPS: Final = 4096
 KAI: Final = "kai.scheduler/"
 KUEUE: Final = "kueue.x-k8s.io/pod-group-"
 
@@ -149,11 +150,15 @@ class Joined(NamedTuple):
     problem: str = ""
 
 
-@lru_cache(4096)
 def joined_groups(text: str, group: str, namespace: str) -> Joined:
     """Koordinator's `groups`: a JSON list of `namespace/name`."""
-    if not text:
-        return Joined()
+    if len(text) > _LONGEST_GROUPS:
+        return Joined(problem=f"{_GROUPS} has {len(text)} letters: {_LONGEST_GROUPS} at most")
+    return _joined(text, group, namespace) if text else Joined()
+
+
+@lru_cache(1024)
+def _joined(text: str, group: str, namespace: str) -> Joined:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

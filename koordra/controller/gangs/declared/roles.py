@@ -28,6 +28,7 @@ from koordra.controller.gangs.declared.subgroups import Subgroups
 from koordra.controller.gangs.declared.topology_terms import by, is_inside, role_of_pod
 from koordra.controller.gangs.declared.workload_kind import VOLCANO, told
 
+MOST_BEFORE: Final = 16
 _OF_ROLE: Final = (GANG_ROLE_MIN, GANG_ROLE_MAX)
 
 
@@ -106,6 +107,10 @@ class StartOrder(NamedTuple):
 def start_order(pods: Sequence[Object], problems: list[str], *, whole: bool) -> StartOrder:
     """`whole`: everybody is there, so that a role that nobody is in cannot be meant."""
     telling = {objects.uid(pod): words for pod in pods if (words := _after(pod))}
+    longest = max(map(len, telling.values()), default=0)
+    if longest > MOST_BEFORE:
+        problems.append(f"{GANG_START_AFTER} names {longest} roles: {MOST_BEFORE} at most")
+        telling = {}
     if not telling:
         return StartOrder({}, {})
     roles = by(pods, role_of_pod)
