@@ -164,6 +164,16 @@ def manifests(what: str, *, required: bool = False) -> Callable[[Command], Comma
     )
 
 
+machines = click.option(
+    "--machine",
+    "--preset",
+    "machines",
+    multiple=True,
+    metavar="NAME[:COUNT]",
+    help="Nodes of this machine besides those in the files (see koordra topology): hgx-h100:100. Repeatable.",
+)
+
+
 def output(*forms: str, what: str = "") -> Callable[[Command], Command]:
     """The forms in which a command shows its result, the default first."""
     return click.option("-o", "--output", type=click.Choice(forms), default=forms[0], help=what)

@@ -17,6 +17,7 @@ from koordra.cli.manifest_files import read_objects
 from koordra.cli.options import say
 from koordra.cli.output import as_text, columns, render_table
 from koordra.cli.progress import progress
+from koordra.cli.what_if.machines import machine_nodes
 from koordra.cli.what_if.manifests import Assumed, what_if
 from koordra.inert import inert
 from koordra.placement import Plan
@@ -30,6 +31,7 @@ MOST_LINES = 8
 @options.manifests(
     "YAML or JSON (or JSON lines) with Nodes, ResourceSlices, DeviceClasses, claims, pods ...", required=True
 )
+@options.machines
 @options.policy
 @options.features
 @options.output("table", "json", "yaml")
@@ -44,6 +46,7 @@ MOST_LINES = 8
 )
 def plan_command(
     files: Sequence[str],
+    machines: Sequence[str],
     policy: str,
     features: str | None,
     output: str,
@@ -60,7 +63,7 @@ def plan_command(
     """
     silent = output != "table"
     with progress("reading the files", silent=silent):
-        manifests = read_objects(files)
+        manifests = [*read_objects(files), *machine_nodes(machines)]
     if defragment is not None:
         with progress("looking for the fewest moves", silent=silent):
             freed = free(with_template_claims(manifests), shape_of(defragment))

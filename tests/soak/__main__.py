@@ -29,7 +29,7 @@ from benchmarks import _results
 from koordra import logs
 from tests.fakes import prepare_world, watch_world
 from tests.fakes.model_wire import Faults
-from tests.property import test_controller_model, test_gang_model
+from tests.property import test_controller_model, test_forecast_model, test_gang_model
 
 ROOT: Final = Path(__file__).parents[2]
 EVERY: Final = 60.0
@@ -49,6 +49,10 @@ def _gangs(seed: int) -> Faults:
     return test_gang_model.one_schedule(seed).faults
 
 
+def _forecast(seed: int) -> Faults:
+    return test_forecast_model.one_case(seed)
+
+
 def _prepare(seed: int) -> Faults:
     return prepare_world.one_schedule(seed).faults
 
@@ -57,6 +61,7 @@ MODELS: Final[dict[str, Callable[[int], Faults]]] = {
     "watches": _watches,
     "controller": _controller,
     "gangs": _gangs,
+    "forecast": _forecast,
     "prepare": _prepare,
 }
 

@@ -39,7 +39,14 @@ EARLIER_RUN = ".koordra-demo"
     type=click.IntRange(1, 16),
     help="How many nodes.",
 )
-@click.option("--preset", default="hgx-h100", show_default=True, help="Which machine every node is.")
+@click.option(
+    "--machine",
+    "--preset",
+    "preset",
+    default="hgx-h100",
+    show_default=True,
+    help="Which machine every node is.",
+)
 @click.option(
     "-f",
     "--filename",

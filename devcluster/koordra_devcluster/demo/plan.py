@@ -52,7 +52,7 @@ def planned(
     if preset not in presets.names():
         raise InvalidInput(
             f"there is no machine {preset!r}",
-            field="--preset",
+            field="--machine",
             remedy=f"use one of {', '.join(presets.names())}",
         )
     if example:

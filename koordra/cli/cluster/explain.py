@@ -38,6 +38,7 @@ _TEXTS: Final[dict[Subject, Callable[..., str]]] = {
 @click.command("explain")
 @click.argument("words", nargs=-1, metavar="[CLAIM | claim/NAME | pod/NAME | gang/NAME | node/NAME]...")
 @options.manifests("YAML or JSON with the objects to plan with, in place of the cluster's")
+@options.machines
 @options.access
 @options.scope
 @options.policy
@@ -48,6 +49,7 @@ _TEXTS: Final[dict[Subject, Callable[..., str]]] = {
 def explain(
     words: Sequence[str],
     files: Sequence[str],
+    machines: Sequence[str],
     access: Access,
     scope: Scope,
     policy: str,
@@ -80,11 +82,12 @@ def explain(
         from koordra.cli.cluster.file_answers import of_files
         from koordra.cli.what_if.manifests import Assumed
 
-        _show(of_files(files, words, scope, Assumed(policy, features, levels=levels)), output)
+        _show(of_files(files, machines, words, scope, Assumed(policy, features, levels=levels)), output)
         return
-    if policy != names.DEFAULT_POLICY or features:
-        text = "go with -f: a cluster's controller has a policy of its own"
-        raise InvalidInput(text, object="explain", field="--policy and --features", remedy="leave them out")
+    if policy != names.DEFAULT_POLICY or features or machines:
+        text = "go with -f: a cluster's controller has a policy of its own, and its nodes"
+        fields = "--policy, --features and --machine"
+        raise InvalidInput(text, object="explain", field=fields, remedy="leave them out")
     client, namespace = connect(access), namespace_of(access, scope)
     shown: Answers | None = None
     moments: Iterable[Listed | None] = [None]

@@ -13,6 +13,7 @@ from koordra.cli.manifest_files import read_objects
 from koordra.cli.options import Scope, say
 from koordra.cli.output import Document
 from koordra.cli.progress import progress
+from koordra.cli.what_if.machines import machine_nodes
 from koordra.cli.what_if.manifests import Assumed, WhatIf, what_if
 from koordra.controller import claims as claims_of
 from koordra.controller.claims import Owner
@@ -22,10 +23,12 @@ from koordra.controller.gangs.phase import GangPhase
 from koordra.errors import NotFound
 
 
-def of_files(files: Sequence[str], words: Sequence[str], scope: Scope, assumed: Assumed) -> Answers:
-    """What waits, where nothing is named. Raises InvalidManifest."""
+def of_files(
+    files: Sequence[str], machines: Sequence[str], words: Sequence[str], scope: Scope, assumed: Assumed
+) -> Answers:
+    """What waits, where nothing is named. Raises InvalidManifest, and InvalidInput for an unknown machine."""
     with progress("reading the files", line=False):
-        manifests = read_objects(files)
+        manifests = [*read_objects(files), *machine_nodes(machines)]
     with progress("planning", line=False):
         found = what_if(manifests, assumed, datetime.now(UTC))
         for note in found.notes:

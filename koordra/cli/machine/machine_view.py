@@ -202,7 +202,6 @@ def _kind(name: str) -> presets.Preset:
     known = sorted({*presets.names(), *described})
     raise InvalidInput(
         f"there is no machine {name!r}",
-        object="topology",
         field="--machine",
         remedy=f"give the path of a machine.yaml, or one of {', '.join(known)}",
     )
