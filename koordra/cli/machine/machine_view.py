@@ -3,14 +3,12 @@ placed jobs, and in which form."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import koordra
 from koordra.api import objects
 from koordra.api.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.names import DRIVER
@@ -19,11 +17,12 @@ from koordra.cli.cluster.cluster_objects import connect
 from koordra.cli.manifest_files import read_objects
 from koordra.cli.options import Access
 from koordra.cli.output import as_text, columns
+from koordra.cli.what_if.machines import discovered
 from koordra.errors import DiscoveryError, Forbidden, InvalidInput
-from koordra.kubelet_plugin.discovery.reading import discover, discover_with_driver
+from koordra.kubelet_plugin.discovery.reading import discover_with_driver
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
 from koordra.node_state import prepared_claim
-from koordra.topology import overlay, presets
+from koordra.topology import overlay
 from koordra.topology.machine import Machine
 from koordra.topology.pictures import job as job_pictures
 from koordra.topology.pictures.document import document
@@ -67,12 +66,8 @@ def of_root(root: Path, *, state_dir: Path | None) -> MachineView:
 
 def of_kind(name: str) -> MachineView:
     """A machine of a described kind. It is written out and read back by the code that reads real ones."""
-    kind = _kind(name)
-    with tempfile.TemporaryDirectory(prefix="koordra-") as directory:
-        presets.write_machine(kind, Path(directory), serial="shown")
-        found = discover(Path(directory))
-    view = MachineView(found.machine, title=kind.name, subtitle=kind.title, problems=found.problems)
-    return with_overlay(view, kind.overlay) if kind.overlay else view
+    kind, found = discovered(name)
+    return MachineView(found.machine, title=kind.name, subtitle=kind.title, problems=found.problems)
 
 
 def of_node(name: str, *, access: Access) -> MachineView:
@@ -184,27 +179,6 @@ def render_jobs(jobs: list[Job], output: str) -> str:
             raise InvalidInput("a job has no dot picture", object="topology", remedy="use -o svg")
         case _:
             return "".join(job_pictures.text_tree(job) for job in jobs) or "no job is placed\n"
-
-
-def _kind(name: str) -> presets.Preset:
-    """By the name of a preset or a folder in the checkout, or by path. InvalidInput lists what there is."""
-    path = Path(name)
-    if path.is_file():
-        return presets.load_file(path, name=path.parent.name if path.stem == "machine" else path.stem)
-    if (path / "machine.yaml").is_file():
-        return presets.load_file(path / "machine.yaml", name=path.resolve().name)
-    folders = Path(koordra.__file__).resolve().parent.parent / "tests" / "machines"
-    described = {file.parent.name: file for file in sorted(folders.glob("*/machine.yaml"))}
-    if name in described:
-        return presets.load_file(described[name], name=name)
-    if name in presets.names():
-        return presets.load(name)
-    known = sorted({*presets.names(), *described})
-    raise InvalidInput(
-        f"there is no machine {name!r}",
-        field="--machine",
-        remedy=f"give the path of a machine.yaml, or one of {', '.join(known)}",
-    )
 
 
 def _prepared(state_dir: Path) -> dict[str, tuple[str, ...]]:

@@ -1,17 +1,32 @@
-"""Clusters that nobody has yet: nodes of machines that come with koordra, or are described in a file."""
+"""Machines that nobody has here: those that come with koordra or are described in a file; nodes of them."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
+import koordra
 from koordra.allocator.predicates import HOSTNAME
 from koordra.api.objects import Fields, Object
-from koordra.cli.machine.machine_view import of_kind
 from koordra.errors import InvalidInput
+from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.topology import overlay, presets
+from koordra.topology.problems import Discovery
 
 MOST_NODES: Final = 20_000
+
+
+def discovered(name: str) -> tuple[presets.Preset, Discovery]:
+    """A machine of a described kind, written out and read back by the code that reads real ones. Raises
+    InvalidInput, listing those that there are."""
+    kind = _kind(name)
+    with tempfile.TemporaryDirectory(prefix="koordra-") as directory:
+        presets.write_machine(kind, Path(directory), serial="shown")
+        found = discover(Path(directory))
+    return kind, overlay.load(kind.overlay).apply(found) if kind.overlay else found
 
 
 def machine_nodes(wanted: Sequence[str]) -> list[Fields]:
@@ -44,7 +59,8 @@ def _label(name: str) -> str:
 
 
 def _nodes(name: str, count: int, called: str) -> Iterator[Object]:
-    slices = build_slices(of_kind(name).machine, node_name="node", node_uid=None, mode="joint", generation=1)
+    machine = discovered(name)[1].machine
+    slices = build_slices(machine, node_name="node", node_uid=None, mode="joint", generation=1)
     for number in range(count):
         node = f"{called}-{number:04}"
         yield {
@@ -57,3 +73,24 @@ def _nodes(name: str, count: int, called: str) -> Iterator[Object]:
             pool = {**one["spec"]["pool"], "name": node}
             metadata = {"name": f"{node}-{at}", "uid": f"ResourceSlice/{node}-{at}"}
             yield {**one, "metadata": metadata, "spec": {**one["spec"], "nodeName": node, "pool": pool}}
+
+
+def _kind(name: str) -> presets.Preset:
+    """By the name of a preset or a folder in the checkout, or by path."""
+    path = Path(name)
+    if path.is_file():
+        return presets.load_file(path, name=path.parent.name if path.stem == "machine" else path.stem)
+    if (path / "machine.yaml").is_file():
+        return presets.load_file(path / "machine.yaml", name=path.resolve().name)
+    folders = Path(koordra.__file__).resolve().parent.parent / "tests" / "machines"
+    described = {file.parent.name: file for file in sorted(folders.glob("*/machine.yaml"))}
+    if name in described:
+        return presets.load_file(described[name], name=name)
+    if name in presets.names():
+        return presets.load(name)
+    known = sorted({*presets.names(), *described})
+    raise InvalidInput(
+        f"there is no machine {name!r}",
+        field="--machine",
+        remedy=f"give the path of a machine.yaml, or one of {', '.join(known)}",
+    )
