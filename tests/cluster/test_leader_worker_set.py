@@ -1,7 +1,8 @@
 """LeaderWorkerSets, whose StatefulSets the cluster's own controller serves: where there is room for one group
 and a half, never do two leaders wait for their workers; and a group that is made anew gets its seats back.
 
-Two racks of two nodes of eight GPUs; each pod takes a node."""
+Two racks of two nodes of eight GPUs; each pod takes a node. What tells the racks apart is no level of the
+network to anybody: exclusive-topology alone says it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tests.cluster.without_kubelet import ends_deleted, events_of, runs
 
 pytestmark = pytest.mark.cluster
 
-RACK, HERE = "example.com/rack", {"koordra.io/test-leaders": "true"}
+RACK, HERE = "example.com/pool", {"koordra.io/test-leaders": "true"}
 NODES = {
     f"koordra-test-{rack}{number}": {RACK: rack, **HERE} for rack in ("east", "west") for number in range(2)
 }

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -36,21 +37,41 @@ class Fabrics:
         """By the operator."""
         self._table, self._nodes = table, nodes
         self._known: list[Levels] | None = None
+        self._widened: dict[tuple[str, str], Levels] = {}
+        self._labels: frozenset[str] | None = None
+        """Keys of all nodes' labels."""
 
     def on_fabric(self, _key: str, _before: Object | None, _now: Object | None) -> None:
         self._known = None
+        self._widened.clear()
 
-    def on_node(self, _name: str, before: Object | None, now: Object | None) -> None:
+    def on_node(self, name: str, before: Object | None, now: Object | None) -> None:
         if before is None or now is None or objects.labels_of(before) != objects.labels_of(now):
-            self._known = None
+            self.on_fabric(name, before, now)
+            self._labels = None
 
-    def levels_for(self, words: Collection[str]) -> Levels:
-        """Those that know the words; where none do, the first there are, which say so."""
-        candidates = self._candidates() if words else iter(())
-        found = next(
-            (one for one in candidates if all(one.position(word) is not None for word in words)), None
-        )
-        return found or self.written or DISCOVERED
+    def levels_for(self, words: Collection[str], labels: Collection[str] = ()) -> Levels:
+        """Those that know the words; where none do, the first there are, which say so. `labels`: those of the
+        words that need not be known; one that nodes have is wider than all other levels then."""
+        for known in self._candidates() if words else ():
+            unknown = {word for word in words if known.position(word) is None}
+            if not unknown:
+                return known
+            if len(unknown) == 1 and unknown <= self._label_keys().intersection(labels):
+                return self._widest(min(unknown), known)
+        return self.written or DISCOVERED
+
+    def _label_keys(self) -> frozenset[str]:
+        if self._labels is None:
+            self._labels = frozenset().union(*map(objects.labels_of, self._nodes.values()))
+        return self._labels
+
+    def _widest(self, label: str, known: Levels) -> Levels:
+        """The same object for as long as nothing changes: trees are kept by it."""
+        key = label, known.source
+        if key not in self._widened:
+            self._widened[key] = replace(known, levels=(Level(label, (label,)), *known.levels))
+        return self._widened[key]
 
     def _candidates(self) -> Iterator[Levels]:
         if self.written is not None:

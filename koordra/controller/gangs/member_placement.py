@@ -201,7 +201,7 @@ def request_for(
         key: seat for key, seat in seats.items() if key in groups and seat.node not in unfit(groups[key])
     }
     topology = gang.terms.topology
-    levels = fabrics.levels_for(topology.words)
+    levels = fabrics.levels_for(topology.words, topology.labels)
     fabric = fabric_request(topology, (*gang.members, *status.coming), levels)
     asked = placement.GangRequest(
         gang.key,

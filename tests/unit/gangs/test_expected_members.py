@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordra.api import names, objects
-from koordra.api.kinds import DEVICE_HOLDS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from koordra.api.kinds import DEVICE_HOLDS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller.gangs import events
 from koordra.controller.gangs.declared.annotations import COMMITTED, GANG, GANG_MIN
@@ -113,8 +113,8 @@ def test_a_job_that_cannot_be_meant_has_few_pods(kind: str, spec: dict[str, Any]
 class Jobs:
     """A cluster in which jobs and claim templates can be read, and whose operators' work is done by hand."""
 
-    def __init__(self, *, gpus: int, asked: dict[str, int] | None = None) -> None:
-        self.cluster = JointCluster(nodes=1, gpus=gpus)
+    def __init__(self, *, gpus: int, nodes: int = 1, asked: dict[str, int] | None = None) -> None:
+        self.cluster = JointCluster(nodes=nodes, gpus=gpus)
         for name, count in (asked or {"one": 1}).items():
             spec = claim(name, count=count)["spec"]
             self.cluster.api.create(
@@ -225,6 +225,33 @@ def test_workers_that_are_made_with_their_leader_are_waited_for_however_long() -
     assert jobs.went() == []
 
 
+@pytest.mark.parametrize("policy", ["LeaderCreated", "LeaderReady"])
+def test_an_exclusive_group_is_placed_in_one_domain_of_its_label_with_those_who_come(policy: str) -> None:
+    """The label is nobody's level. One of the nodes of the first domain is taken: there is room for a leader,
+    whose workers, which are bound to its domain, would have none."""
+    jobs = Jobs(nodes=4, gpus=1, asked={"one": 1})
+    for number, domain in enumerate(("east", "east", "west", "west")):
+        jobs.cluster.api.edit(
+            NODES, f"n{number}", lambda found, own=domain: found["metadata"]["labels"].update(pool=own)
+        )
+    jobs.cluster.claim("other")
+    jobs.cluster.pod("other", "other", nodeSelector={"kubernetes.io/hostname": "n1"})
+    jobs.cluster.settle()
+    body = lws_job(policy, worker="one", least=2)
+    body["spec"]["leaderWorkerTemplate"]["size"] = 2
+    key = f"{LWS}exclusive-topology"
+    body["metadata"]["annotations"] = {key: "pool"}
+    jobs.job(job_object.LEADER_WORKER_SETS, body)
+    leader = member(0, size=2)
+    leader["metadata"]["annotations"][key] = "pool"
+    jobs.make(leader, least=2)
+    jobs.cluster.settle()
+    assert jobs.went() == ["serve-0"]
+    places = {jobs.cluster.node_of("serve-0-gpu")}
+    places |= {seat["node"] for hold in jobs.cluster.api.all(DEVICE_HOLDS) for seat in hold["spec"]["seats"]}
+    assert places == {"n2", "n3"}
+
+
 def test_a_job_that_is_made_anew_under_its_name_is_read_anew() -> None:
     jobs = Jobs(gpus=5, asked={"one": 1, "two": 2})
     for policy, went in (("LeaderCreated", []), ("LeaderReady", ["serve-0"])):
@@ -327,6 +354,7 @@ def test_an_exclusive_job_set_starts_although_its_followers_are_refused_until_it
     """JobSet refuses a pod of index above 0 until that of index 0 has a node: held until all are there, the
     gang would never start; two JobSets with room for one do not both start their leaders."""
     jobs = Jobs(gpus=3)
+    jobs.cluster.api.edit(NODES, "n0", lambda one: one["metadata"]["labels"].update(rack="r1"))
     for name in ("a", "b"):
         spec = {"replicatedJobs": [replicated("workers", 1, 2)]}
         spec["replicatedJobs"][0]["template"]["spec"]["template"] = {

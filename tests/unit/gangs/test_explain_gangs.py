@@ -156,6 +156,8 @@ def leaders(number: int) -> list[Object]:
             obj["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
             named = {"name": "gpu", "resourceClaimName": obj["metadata"]["name"]}
             obj["status"] = {**obj.get("status", {}), "resourceClaimStatuses": [named]}
+        elif obj["kind"] == "Node":
+            obj["metadata"]["labels"]["rack"] = "r1"
         elif obj["kind"] == "ResourceClaim":
             pod_uid = f"p{obj['metadata']['name'].removeprefix('w')}"
             owner = {"kind": "Pod", "name": obj["metadata"]["name"], "uid": pod_uid, "controller": True}

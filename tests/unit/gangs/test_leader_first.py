@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from koordra.api import names, objects
-from koordra.api.kinds import DEVICE_HOLDS, PODS, RESOURCE_CLAIMS
+from koordra.api.kinds import DEVICE_HOLDS, NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller.gangs import events
 from koordra.controller.gangs.declared.annotations import (
@@ -25,7 +25,8 @@ from tests.fakes.kube_api import Killed
 from tests.unit.gangs.workload_pods import KINDS, mpi
 
 FIRST = {GANG_START: "LeaderFirst"}
-EXCLUSIVE = {f"{LWS}exclusive-topology": "topology.kubernetes.io/rack"}
+RACK = "topology.kubernetes.io/rack"
+EXCLUSIVE = {f"{LWS}exclusive-topology": RACK}
 
 
 class Groups:
@@ -35,6 +36,9 @@ class Groups:
         self.cluster, self.size = cluster, size
         self.said = EXCLUSIVE if said is None else said
         self.made = 0
+        for node in cluster.api.all(NODES):
+            name = objects.name(node)
+            cluster.api.edit(NODES, name, lambda one: one["metadata"]["labels"].update({RACK: "r1"}))
 
     def make(self, group: int, worker: int = 0, *, claims: bool = True) -> str:
         self.made += 1
@@ -132,7 +136,8 @@ def test_a_leader_goes_first_and_its_worker_has_the_place_that_was_held() -> Non
     cluster.settle()
     assert objects.annotations_of(cluster.api.get(PODS, "serve-0"))[COMMITTED] == "serve:0"
     assert groups.held() == [("serve/0/1", "n0")]
-    assert "1 member on 1 node, places are kept for 1 that come later" in told(cluster, events.STARTS)[0]
+    said = f"1 member on 1 node, 1 {RACK}, places are kept for 1 that come later"
+    assert said in told(cluster, events.STARTS)[0]
     groups.go(0)
     assert groups.running() == ["serve-0", "serve-0-1"]
     assert groups.held() == []

@@ -235,6 +235,26 @@ def test_pod_sets_of_kueue_are_apart_but_for_those_of_one_group() -> None:
     assert (together.required, together.parts) == (("rack",), ())
 
 
+@pytest.mark.parametrize(
+    ("annotation", "told_apart"),
+    [
+        ("leaderworkerset.sigs.k8s.io/exclusive-topology", "leaderworkerset.sigs.k8s.io/group-index"),
+        ("alpha.jobset.sigs.k8s.io/exclusive-topology", "jobset.sigs.k8s.io/job-index"),
+    ],
+)
+def test_each_group_or_job_is_in_one_domain_of_the_label_that_it_has_for_itself(
+    annotation: str, told_apart: str
+) -> None:
+    pods = [pod(f"w{number}", {told_apart: str(number // 2)}, **{annotation: "pool"}) for number in range(4)]
+    found = terms(*pods).topology
+    assert [(part.pods, part.required) for part in found.parts] == [
+        (frozenset({"w0", "w1"}), ("pool",)),
+        (frozenset({"w2", "w3"}), ("pool",)),
+    ]
+    assert found.labels == {"pool"}, "whoever has ordered it"
+    assert terms(*pods[:2]).topology.required == ("pool",)
+
+
 def volcano(name: str, **labels: str) -> Object:
     found = pod(name, labels)
     found["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "train"}

@@ -9,6 +9,9 @@
     KAI, Grove   subgroups, each with its level (subgroups)
     KAI          topology-required-placement, -preferred-placement; segment-size with segment-topology-
                  required-placement, -preferred-placement; pod-index-label
+    LeaderWorkerSet, JobSet
+                 exclusive-topology: each group, or each Job, is in one domain of the label, where its
+                 operator binds the pods that it makes after the first
 
 A pod set of Kueue and a replica type of KAI are pods of one role of their workload. What is said and cannot
 be kept is a problem of the gang.
@@ -43,6 +46,7 @@ from koordra.controller.gangs.declared.topology_terms import (
     part_of,
     workload_role,
 )
+from koordra.controller.gangs.declared.workload_kind import EXCLUSIVE, told
 from koordra.placement.gang import Slices
 
 PODSET: Final = "kueue.x-k8s.io/podset-"
@@ -62,6 +66,7 @@ def topology_terms(
         wishes.add(required=str(level.get("key") or ""))
     _kueue(said.pods, wishes)
     _kai(said, wishes)
+    _exclusive(said.pods, wishes)
     _koordinator(ref, said, wishes)
     wishes.add(*levels_of(ref, spec))
     for one in subgroups.all:
@@ -135,6 +140,19 @@ def _kai(said: Said, wishes: Wishes) -> None:
         elif size:
             part = part_of(name, own, slices=(Slices(size, required, preferred),))
             wishes.parts.append(replace(part, numbered_by=segments.text(KAI + "pod-index-label") or ""))
+
+
+def _exclusive(pods: Sequence[Object], wishes: Wishes) -> None:
+    for name, parts in EXCLUSIVE.items():
+
+        def part(pod: Object, parts: tuple[str, ...] = parts) -> str:
+            return " ".join(filter(None, (told(pod, label) for label in parts)))
+
+        telling = [pod for pod in pods if objects.annotations_of(pod).get(name)]
+        for of, own in by(telling, part).items():
+            label = Said(own, wishes.problems).text(name) or ""
+            wishes.labels.add(label)
+            wishes.parts.append(part_of(of, own, label))
 
 
 def _koordinator(ref: GangRef, said: Said, wishes: Wishes) -> None:

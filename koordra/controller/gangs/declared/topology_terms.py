@@ -61,12 +61,14 @@ class PartTerms:
 @dataclass(frozen=True, slots=True)
 class TopologyTerms:
     """Of the gang as a whole, and of its parts: those that contain others come first. `least`: what the parts
-    make the least number of members."""
+    make the least number of members; `labels`: levels that need not be ordered, since their text alone
+    counts."""
 
     required: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()
     parts: tuple[PartTerms, ...] = ()
     least: int | None = None
+    labels: frozenset[str] = frozenset()
 
     @property
     def words(self) -> frozenset[str]:
@@ -90,6 +92,7 @@ class Wishes:
     preferred: list[str] = field(default_factory=list)
     parts: list[PartTerms] = field(default_factory=list)
     least: int | None = None
+    labels: set[str] = field(default_factory=set)
 
     def add(self, required: str | None = None, preferred: str | None = None) -> None:
         self.required += [required] if required else []
@@ -115,7 +118,8 @@ class Wishes:
                     "not all: let one be inside the other"
                 )
             parts.append(part)
-        return TopologyTerms(tuple(self.required), tuple(self.preferred), tuple(parts), self.least)
+        required, preferred, labels = tuple(self.required), tuple(self.preferred), frozenset(self.labels)
+        return TopologyTerms(required, preferred, tuple(parts), self.least, labels)
 
     def _check_least(self, part: PartTerms, least: int | None) -> None:
         outer = part.slices[0] if part.slices else None

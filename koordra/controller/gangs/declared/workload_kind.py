@@ -38,6 +38,12 @@ GROVE: Final = "grove.io/"
 KUBEFLOW: Final = "training.kubeflow.org/"
 VOLCANO: Final = "volcano.sh/"
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+EXCLUSIVE: Final = {
+    LWS + "exclusive-topology": (LWS + "name", LWS + "group-index"),
+    "alpha." + JOBSET + "exclusive-topology": (JOBSET + "replicatedjob-name", JOBSET + "job-index"),
+}
+"""Annotations that name a node label, and the labels of pods that tell apart those who have a domain of it
+for themselves."""
 OWNER: Final = "owner"
 """In `apart`: the name of the pod's controller."""
 

@@ -26,6 +26,7 @@ from koordra.api.objects import Fields, Object, fields
 from koordra.controller.gangs.declared.annotations import whole_number
 from koordra.controller.gangs.declared.workload_kind import (
     COMPLETION_INDEX,
+    EXCLUSIVE,
     JOBSET,
     KUBEFLOW,
     LWS,
@@ -37,7 +38,7 @@ from koordra.controller.gangs.declared.workload_kind import (
 MOST_PODS: Final = 10_000
 MOST_BEYOND: Final = 1000
 """That are looked at of one job, and beyond the least of its gang: tenants write any number."""
-EXCLUSIVE: Final = (f"{LWS}exclusive-topology", "alpha.jobset.sigs.k8s.io/exclusive-topology")
+_OF_GROUPS, _OF_JOBS = EXCLUSIVE
 _POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 
 
@@ -83,7 +84,7 @@ def _of_jobset(job: Object, there: Sequence[Object]) -> Iterator[JobPod]:
         batch = fields(template.get("spec"))
         parallelism = _number(batch.get("parallelism"), 1)
         pods = min(parallelism, _number(batch.get("completions"), parallelism))
-        alone = any(EXCLUSIVE[1] in objects.annotations_of(one) for one in (job, template))
+        alone = _said_of(_OF_JOBS, template, job)
         for index in range(_number(role.get("replicas"), 1)):
             owner = f"{objects.name(job)}-{name}-{index}"
             numbers = {
@@ -97,9 +98,14 @@ def _of_jobset(job: Object, there: Sequence[Object]) -> Iterator[JobPod]:
                     {COMPLETION_INDEX: str(completion)} if batch.get("completionMode") != "NonIndexed" else {}
                 )
                 pod = _pod(
-                    job, batch.get("template"), f"{owner}-{completion}", {**numbers, **own}, owner=owner
+                    job,
+                    batch.get("template"),
+                    f"{owner}-{completion}",
+                    {**numbers, **own},
+                    annotations=alone,
+                    owner=owner,
                 )
-                yield JobPod(pod, (at if in_order else depths[name], int(alone and completion > 0)))
+                yield JobPod(pod, (at if in_order else depths[name], int(bool(alone) and completion > 0)))
             number += 1
 
 
@@ -108,7 +114,8 @@ def _of_leader_worker_set(job: Object, there: Sequence[Object]) -> Iterator[JobP
     spec = objects.spec_of(job)
     template = fields(spec.get("leaderWorkerTemplate"))
     size = _number(template.get("size"), 1)
-    waits = spec.get("startupPolicy") == "LeaderReady" or EXCLUSIVE[0] in objects.annotations_of(job)
+    alone = _said_of(_OF_GROUPS, job)
+    waits = spec.get("startupPolicy") == "LeaderReady" or bool(alone)
     for group in sorted({told(pod, LWS + "group-index") for pod in there} - {""}):
         for worker in range(size):
             asked = (not worker and template.get("leaderTemplate")) or template.get("workerTemplate")
@@ -118,7 +125,7 @@ def _of_leader_worker_set(job: Object, there: Sequence[Object]) -> Iterator[JobP
                 LWS + "worker-index": str(worker),
             }
             name = f"{objects.name(job)}-{group}" + (f"-{worker}" if worker else "")
-            pod = _pod(job, asked, name, numbers, annotations={LWS + "size": str(size)})
+            pod = _pod(job, asked, name, numbers, annotations={LWS + "size": str(size), **alone})
             yield JobPod(pod, (int(waits and worker > 0),))
 
 
@@ -225,6 +232,11 @@ _MAKERS: Final[dict[str, Callable[[Object, Sequence[Object]], Iterator[JobPod]]]
     **dict.fromkeys(("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob"), _of_training_job),
 }
 """By kind. The only `Job` that is read is Volcano's."""
+
+
+def _said_of(name: str, *objs: Fields) -> dict[str, str]:
+    """The annotation of the first that has it, as the operator hands it on to the pods."""
+    return next(({name: text} for one in objs if (text := objects.annotations_of(one).get(name))), {})
 
 
 def _pod(

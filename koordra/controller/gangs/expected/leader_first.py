@@ -35,8 +35,8 @@ from koordra.controller.gangs.declared.gang_by import replica_of
 from koordra.controller.gangs.declared.gang_ref import Source, gang_of
 from koordra.controller.gangs.declared.member_index import MemberIndex, member_index_of
 from koordra.controller.gangs.declared.terms import Start, terms_of
-from koordra.controller.gangs.declared.workload_kind import is_ahead, kind_of, told
-from koordra.controller.gangs.expected.job_pods import EXCLUSIVE, Job, claim_templates, pods_of
+from koordra.controller.gangs.declared.workload_kind import EXCLUSIVE, is_ahead, kind_of, told
+from koordra.controller.gangs.expected.job_pods import Job, claim_templates, pods_of
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.seats.recorded import Kept, seat_name
 
