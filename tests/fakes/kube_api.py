@@ -20,12 +20,13 @@ from typing import Any
 from koordra.api import kinds, objects
 from koordra.api.kinds import EVENTS, LEASES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
+from koordra.controller.cache.changes import COMPOSITE, POD_GROUP, POD_GROUPS, Change, ChangeQueue
 from koordra.controller.cache.changes import KINDS as TABLES
-from koordra.controller.cache.changes import POD_GROUP, Change, ChangeQueue
 from koordra.controller.cache.kept_fields import kept_of
 from koordra.errors import Conflict, Invalid, NotFound
 from tests.fakes.cluster import Cluster
 
+COMPOSITES = next(kind for kind in POD_GROUPS if kind.kind == COMPOSITE)
 Key = tuple[str, str, str]
 """(plural, namespace, name); namespace is empty for cluster-scoped kinds."""
 
@@ -272,6 +273,7 @@ KINDS = (
     kinds.DEVICE_TAINT_RULES,
     kinds.DEVICE_HOLDS,
     POD_GROUP,
+    COMPOSITES,
 )
 _BY_PLURAL = {kind.plural: kind for kind in KINDS}
 
@@ -306,7 +308,7 @@ class FakeCaches:
             self._objects.pop(key, None)
         else:
             self._objects[key] = obj
-        if _BY_PLURAL[plural] in TABLES:  # what a controller watches
+        if _BY_PLURAL[plural] in (*TABLES, COMPOSITES):  # what a controller watches
             self._queue.observe(_BY_PLURAL[plural], event, obj)
 
     def observe(self, kind: Kind, obj: Object, *, event: str = "ADDED") -> None:
@@ -332,7 +334,7 @@ class FakeCaches:
             taint_rules=by_kind.get("devicetaintrules", []),
             claims=by_kind.get("resourceclaims", []),
             pods=by_kind.get("pods", []),
-            pod_groups=by_kind.get("podgroups", []),
+            pod_groups=[*by_kind.get("podgroups", []), *by_kind.get(COMPOSITES.plural, [])],
             holds=by_kind.get("deviceholds", []),
         )
 

@@ -34,12 +34,16 @@ from koordra.process.lifecycle import spawn
 
 log = get_logger(__name__)
 
+COMPOSITE: Final = "CompositePodGroup"
+"""Kind of the groups of PodGroups (1.37, alpha). They stand in the same table; their keys name the kind."""
+
 POD_GROUPS: Final = tuple(
     Kind(group, version, kind.lower() + "s", kind)
     for group, version, kind in (
         ("scheduling.k8s.io", "v1beta1", "PodGroup"),
         ("scheduling.k8s.io", "v1alpha3", "PodGroup"),
         ("scheduling.k8s.io", "v1alpha2", "PodGroup"),
+        ("scheduling.k8s.io", "v1alpha3", COMPOSITE),
         ("scheduling.k8s.io", "v1alpha1", "Workload"),
         ("scheduling.x-k8s.io", "v1alpha1", "PodGroup"),
         ("scheduling.sigs.k8s.io", "v1alpha1", "PodGroup"),
@@ -162,7 +166,8 @@ def key_of(kind: Kind, obj: Object) -> str:
     """`namespace/name`, or the name of a cluster-scoped object; after the API group for what many systems
     have."""
     if kind in (POD_GROUP, FABRIC):
-        return f"{str(obj.get('apiVersion')).partition('/')[0]}/{objects.key(obj)}"
+        own = f"{COMPOSITE}/{objects.key(obj)}" if obj.get("kind") == COMPOSITE else objects.key(obj)
+        return f"{str(obj.get('apiVersion')).partition('/')[0]}/{own}"
     return objects.key(obj) if kind.namespaced else objects.name(obj)
 
 

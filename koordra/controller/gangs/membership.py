@@ -27,7 +27,7 @@ from koordra.api.objects import Object
 from koordra.api.tables import set_or_drop
 from koordra.controller.cache import pod_index
 from koordra.controller.cache.assume_cache import is_older
-from koordra.controller.cache.changes import POD_GROUP
+from koordra.controller.cache.changes import COMPOSITE, POD_GROUP
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodClaims, PodEntry
 from koordra.controller.gangs.declared.annotations import COMMITTED
@@ -281,7 +281,11 @@ class GangIndex:
                     self._on_pod(key, pod, pod)
 
     def _on_pod_group(self, key: str, _before: Object | None, _now: Object | None) -> None:
-        self._stale |= {ref for ref in self._pods if key.endswith(f"/{ref.namespace}/{ref.group}")}
+        self._stale |= {
+            ref
+            for ref in self._pods
+            if key.endswith(f"/{ref.namespace}/{ref.group}") or f"/{COMPOSITE}/{ref.namespace}/" in key
+        }
 
     def _gang(self, ref: GangRef, pods: list[Object]) -> Gang | None:
         living = [pod for pod in pods if pod_index.is_living(pod)]

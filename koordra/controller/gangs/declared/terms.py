@@ -6,7 +6,10 @@ nobody can tell which of them is right.
 
 A PodGroup that does not exist (yet) is "not known", and the gang waits. A Kubernetes PodGroup with the policy
 `basic` is no gang, unless its pods end together (disruptionMode) or belong in one domain: then each starts
-when there is room for it.
+when there is room for it. One that is part of a CompositePodGroup (1.37, alpha, KEP 6012; preview, read in
+kubernetes/api v0.37 and tested on no server) starts by itself if that wants nothing of its groups together:
+policy basic or minGroupCount 1, no disruptionMode all, no schedulingConstraints. Else it is refused, since
+koordra would keep none of it.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from itertools import islice
 from typing import Any, Final
 
 from koordra.api import objects
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
+from koordra.controller import claims as claims_of
+from koordra.controller.cache.changes import COMPOSITE
 from koordra.controller.gangs.declared.annotations import (
     GANG_BY,
     GANG_HOLD,
@@ -91,9 +96,9 @@ _POD_GROUPS: Final = {
 }
 """API groups whose PodGroups (Workloads) a system means."""
 
-_COMPOSITE: Final = (
-    "PodGroup {} is part of CompositePodGroup {}, whose policy koordra does not know (alpha in 1.37): it would start without the "
-    "others; leave parentCompositePodGroupName out, or join all with koordra.io/gang and koordra.io/gang-role"
+_DEEPEST: Final = 4
+_JOIN: Final = (
+    "join all with koordra.io/gang and koordra.io/gang-role, or leave parentCompositePodGroupName out"
 )
 _LEAST_BY: Final = {
     Source.KOORDINATOR: (KOORDINATOR + "min-available", objects.annotations_of),
@@ -139,10 +144,11 @@ def terms_of(
     policy = _policy_of(ref, spec)
     disruption = disruption_of({} if ref.part or ref.source is not Source.KUBERNETES else spec)
     is_basic = ref.source is Source.KUBERNETES and "basic" in policy and "gang" not in policy
-    if is_basic and disruption.mode is not DisruptionMode.ALL and not spec.get("schedulingConstraints"):
+    composite = _composite_problem(group, pod_groups) if ref.source is Source.KUBERNETES else ""
+    is_loose = disruption.mode is not DisruptionMode.ALL and not spec.get("schedulingConstraints")
+    if is_basic and is_loose and not composite:
         return None
-    if composite := spec.get("parentCompositePodGroupName"):
-        problems.append(_COMPOSITE.format(objects.name(group), composite))
+    problems.extend(filter(None, [composite]))
     longest = max(ref.groups, key=len)
     if len(longest) > _LONGEST_NAME:
         problems.append(f"its name has {len(longest)} letters: {_LONGEST_NAME} at most")
@@ -200,6 +206,32 @@ def terms_of(
         roles,
         order.before,
     )
+
+
+def _composite_problem(group: Fields, pod_groups: Mapping[str, Object]) -> str:
+    """Why the PodGroup cannot start by itself, "" where it can. `pod_groups`: as in the cache."""
+    who, at = f"PodGroup {objects.name(group)}", group
+    for _ in range(_DEEPEST):
+        name = objects.spec_of(at).get("parentCompositePodGroupName")
+        if not name:
+            return ""
+        found = pod_groups.get(f"{claims_of.POD_GROUPS}/{COMPOSITE}/{objects.namespace(group)}/{name}")
+        if found is None:
+            return f"{who} is part of {COMPOSITE} {name}, which is not there, or not for koordra to read"
+        if wants := _wants(objects.spec_of(found)):
+            return f"{who} is part of {COMPOSITE} {name}, whose {wants} koordra does not keep: {_JOIN}"
+        at = found
+    return f"{who} is more than {_DEEPEST} {COMPOSITE}s deep"
+
+
+def _wants(spec: Fields) -> str:
+    """What it wants of its groups together."""
+    gang = objects.fields(objects.fields(spec.get("schedulingPolicy")).get("gang"))
+    if gang.get("minGroupCount", 1) != 1:
+        return f"schedulingPolicy.gang.minGroupCount {gang['minGroupCount']}"
+    if "all" in objects.fields(spec.get("disruptionMode")):
+        return "disruptionMode all"
+    return "schedulingConstraints" if spec.get("schedulingConstraints") else ""
 
 
 def _launcher_comes(group: Mapping[str, Any], pods: Iterable[Object]) -> bool:
