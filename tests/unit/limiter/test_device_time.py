@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from koordra.kubelet_plugin.isolation.limiter.device_time import (
     lent,
 )
 from koordra.kubelet_plugin.isolation.limiter.region import TimeShare
+from tests.unit.limiter.native_build import environment
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 GIB = 1 << 30
@@ -160,3 +163,23 @@ def test_a_region_that_is_damaged_harms_no_other(tmp_path: Path, damage: str) ->
     first, *rest = held_time(tmp_path, now=NOW)
     assert first.lent == (5000 if damage == "usage" else MOST), "who cannot be asked is active"
     assert [share.active for share in rest] == ([True] if damage == "usage" else [])
+
+
+@pytest.mark.parametrize("rate", [0, 5000])
+def test_a_process_is_held_to_the_rate_that_the_node_writes(built: Path, tmp_path: Path, rate: int) -> None:
+    """What Python writes is what the limiter paces by; what it says of itself is what the node reads."""
+    claims, tenant = tmp_path / "regions", str(built / "test" / "tenant")
+    _claim(claims, "a", TimeShare(rate) if rate else None, cores=50, active=0)
+    subprocess.run([tenant, "--world", str(tmp_path), UUID, str(8 * GIB)], check=True)
+    around = environment(built, regions=claims, world=tmp_path)
+    began = time.monotonic_ns()
+    subprocess.run([tenant, "4096", "launch", "1000000"], env=around, check=True, stdout=subprocess.DEVNULL)
+    with (claims / "a" / "usage").open("rb") as file:
+        file.seek(region.PACES)
+        _, charged, *_, active = region.PACE.unpack(file.read(region.PACE.size))
+    assert (charged > 0) is bool(rate)
+    assert (active >= began) is bool(rate)
+    (share,) = held_time(claims, now=time.monotonic_ns() + 10**10)
+    assert share.active is not bool(rate), (
+        "who is not limited does not say when it computes, and counts as busy"
+    )

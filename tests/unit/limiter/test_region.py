@@ -55,6 +55,11 @@ def test_the_layout_is_that_of_the_header(built: Path) -> None:
     assert layout["slot.kinds"] == 72
     assert layout["usage.paces"] == limiter_layout.PACES
     assert layout["pace"] == limiter_layout.PACE.size
+    assert [layout[f"pace.{name}"] for name in ("charged", "waited", "active")] == [
+        8,
+        48,
+        limiter_layout.ACTIVE,
+    ]
     device = "cores rate lent lent_until device_time samples neighbours"
     assert [layout[f"policy_device.{name}"] for name in device.split()] == [40, 48, 52, 56, 64, 72, 80]
 

@@ -58,6 +58,22 @@ def test_every_claim_has_its_figures_until_it_is_gone(tmp_path: Path) -> None:
     assert 'koordra_limiter_claims{state="waiting"} 1.0' in text
 
 
+def test_device_time_has_figures_where_it_is_limited(tmp_path: Path) -> None:
+    for name, share in (("a", region.TimeShare(3000)), ("b", None)):
+        region.allow(tmp_path / name, claim=name, uuid=UUID, limit=GIB, cores=30, time=share)
+        counted(tmp_path / name, region.PACES + 8, 2 * 10**9)
+        counted(tmp_path / name, region.PACES + 48, 5 * 10**8)
+    metrics = Metrics()
+    read = read_all(tmp_path)
+    LimiterMetrics(metrics).observe(read, verdicts(read).values())
+    figures = {"namespace": "", "claim": "a", "pod": "", "container": "", "uuid": UUID}
+    assert sample(metrics, "koordra_limiter_device_time_ratio", figures) == 0.3
+    assert sample(metrics, "koordra_limiter_device_seconds_total", figures) == 2
+    assert sample(metrics, "koordra_limiter_launch_wait_seconds_total", figures) == 0.5
+    for name in ("device_time_ratio", "device_seconds_total", "launch_wait_seconds_total"):
+        assert f'koordra_limiter_{name}{{claim="b"' not in metrics.text()
+
+
 def test_a_limiter_that_turned_a_process_away_does_not_enforce(tmp_path: Path) -> None:
     assert enforces(tmp_path, "a") is None
     region.allow(tmp_path / "a", claim="a", uuid=UUID, limit=GIB)

@@ -154,6 +154,21 @@ DENIED: Final = counter(
     "Requests for memory that were over the limit, by the claim's own count",
     **_OF_GPU,
 )
+RATE: Final = gauge(
+    "koordra_limiter_device_time_ratio",
+    "Part of the GPU's time that the launches of a limited claim are held to; none for a share whose cores are only counted",
+    **_OF_GPU,
+)
+DEVICE_TIME: Final = counter(
+    "koordra_limiter_device_seconds_total",
+    "GPU time that the launches of such a claim were charged, by its own measurements",
+    **_OF_GPU,
+)
+WAITED: Final = counter(
+    "koordra_limiter_launch_wait_seconds_total",
+    "Time that launches of such a claim were held back, summed over threads, by the claim's own count",
+    **_OF_GPU,
+)
 TURNED_AWAY: Final = counter(
     "koordra_limiter_turned_away_processes_total",
     "Processes of a limited claim that could not be limited, and got no CUDA",
@@ -203,6 +218,7 @@ class LimiterMetrics:
         self._unseen, self._context = map(metrics.table, (UNSEEN, CONTEXT))
         self._denied, self._turned_away = map(metrics.table, (DENIED, TURNED_AWAY))
         self._states = metrics.table(LIMITED)
+        self._rate, self._device_time, self._waited = map(metrics.table, (RATE, DEVICE_TIME, WAITED))
 
     def observe(self, read: Mapping[str, ClaimUse], verdicts: Iterable[LimiterVerdict]) -> None:
         """Set the series of these claims; those of claims that are gone are removed."""
@@ -219,6 +235,10 @@ class LimiterMetrics:
         self._unseen.set({row: device.unseen for row, _, device in rows})
         self._context.set({row: device.context_bytes for row, _, device in rows})
         self._denied.set({row: device.denied for row, _, device in rows})
+        paced = [(row, device) for row, _, device in rows if device.rate]
+        self._rate.set({row: device.rate / 10_000 for row, device in paced})
+        self._device_time.set({row: device.device_ns / 1e9 for row, device in paced})
+        self._waited.set({row: device.waited_ns / 1e9 for row, device in paced})
         self._turned_away.set({holders[uid]: use.turned_away for uid, use in read.items()})
         self._states.set(Counter((each.handshake,) for each in verdicts))
 

@@ -39,6 +39,8 @@ from koordra.kubelet_plugin.isolation.limiter.region import (
     ENFORCING,
     EXPORTS,
     KINDS,
+    PACE,
+    PACES,
     PLAUSIBLE,
     POLICY,
     POLICY_BYTES,
@@ -81,7 +83,8 @@ class ProcessUse:
 @dataclass(frozen=True, slots=True)
 class CardUse:
     """`unseen` is what the node found in use beyond the ledger; it is part of `used`. `context_bytes`: kept
-    for a context. `rate`: device time in 1/100 %, 0: not limited."""
+    for a context. `rate`: device time in 1/100 %, 0: not limited; then `device_ns` is what its launches were
+    charged, and `waited_ns` what they waited for, summed over threads, both by the claim's own count."""
 
     uuid: str
     limit: int | None
@@ -90,6 +93,8 @@ class CardUse:
     denied: int
     context_bytes: int = 0
     rate: int = 0
+    device_ns: int = 0
+    waited_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,7 @@ def read(folder: Path, *, now: float | None = None) -> ClaimUse:
             living = owned(folder, taken)
             count = _count(policy)
             slots = [usage.process(slot, count) for slot in taken]
+            paces = usage.paces(count)
             with (folder / REFUSED).open("rb", buffering=0) as file_of_refused:
                 refused = _locked(file_of_refused.fileno(), 0)
     except (OSError, struct.error) as error:  # cut short while it is read
@@ -143,7 +149,9 @@ def read(folder: Path, *, now: float | None = None) -> ClaimUse:
     now = time.monotonic() if now is None else now
     return ClaimUse(
         claim=_claim(policy),
-        devices=tuple(_device(policy, usage.head, index, processes) for index in range(count)),
+        devices=tuple(
+            _device(policy, usage.head, index, processes, pace=paces[index]) for index in range(count)
+        ),
         processes=processes,
         started=header[4],
         turned_away=header[5],
@@ -229,6 +237,13 @@ class _Usage:
             ),
         )
 
+    def paces(self, devices: int) -> list[tuple[int, int]]:
+        """Of each device: ns charged, ns waited."""
+        found = os.pread(self._file, devices * PACE.size, PACES)
+        if len(found) < devices * PACE.size:
+            raise struct.error("cut short")
+        return [(charged, waited) for _, charged, *_, waited, _ in PACE.iter_unpack(found)]
+
     def _held(self, index: int, slot: int) -> int:
         at = ACCOUNTS + (index * SLOTS_MAX + slot) * ACCOUNT.size
         held: int = ACCOUNT.unpack(os.pread(self._file, ACCOUNT.size, at))[1]
@@ -240,7 +255,14 @@ def _require(path: Path, data: bytes, length: int, magic: int, size: int) -> Non
         raise NodeError(f"{path}: not a region of version {VERSION}")
 
 
-def _device(policy: bytes, usage: bytes, index: int, processes: tuple[ProcessUse, ...]) -> CardUse:
+def _device(
+    policy: bytes,
+    usage: bytes,
+    index: int,
+    processes: tuple[ProcessUse, ...],
+    *,
+    pace: tuple[int, int] = (0, 0),
+) -> CardUse:
     raw, limit, unseen, context_bytes, _, _, rate, *_ = DEVICE.unpack_from(policy, device_at(index))
     return CardUse(
         uuid=uuid_text(raw),
@@ -250,6 +272,8 @@ def _device(policy: bytes, usage: bytes, index: int, processes: tuple[ProcessUse
         denied=struct.unpack_from("=Q", usage, DENIED + 8 * index)[0],
         context_bytes=context_bytes,
         rate=rate,
+        device_ns=pace[0],
+        waited_ns=pace[1],
     )
 
 
