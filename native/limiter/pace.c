@@ -40,8 +40,9 @@
 #define GRACE (1000 * MS)
 #define GUESS (MS / 20)      /* for what is not known */
 #define MEASURE_EVERY (1 * MS)
+#define ENOUGH (20 * MS)     /* charged, to be compared with what was seen in whole percent */
 
-enum { WHOLE = 10000, RATE_BITS = 14, UNIT_BITS = 6, ONE = 1024, CORRECTION_LEAST = ONE / 16, CORRECTION_MOST = ONE * 4 };
+enum { WHOLE = 10000, RATE_BITS = 14, UNIT_BITS = 8, ONE = 1024, CORRECTION_LEAST = ONE / 16, CORRECTION_MOST = ONE * 4 };
 
 static uint64_t clock_now(void)
 {
@@ -101,7 +102,7 @@ static uint32_t rate_of(const struct share *share, uint64_t now)
     return rate < WHOLE && !switched_off(share) ? rate : 0;
 }
 
-/* The word: units of 64 ns, and the rate. */
+/* The word: units of 256 ns, enough for nine years without a boot, and the rate. */
 static uint64_t word_of(uint64_t time, uint32_t rate)
 {
     return time >> UNIT_BITS << RATE_BITS | rate;
@@ -168,11 +169,13 @@ static void correct(const struct share *share)
     if (samples == before || !atomic_compare_exchange_strong(&pace->samples, &before, samples))
         return;
     uint64_t device_time = atomic_load(&policy->device_time), charged = atomic_load(&pace->charged);
-    uint64_t seen = device_time - atomic_exchange(&pace->device_time_then, device_time);
-    uint64_t paid = charged - atomic_exchange(&pace->charged_then, charged);
-    /* Nothing was seen: a driver that does not tell. Little was charged: says nothing. */
-    if (before == 0 || seen == 0 || seen > PATIENCE || paid < 2 * MS || paid > PATIENCE)
-        return;
+    uint64_t seen = device_time - atomic_load(&pace->device_time_then), paid = charged - atomic_load(&pace->charged_then);
+    if (before != 0 && paid < ENOUGH)
+        return; /* says little: with the next ones */
+    atomic_store(&pace->device_time_then, device_time);
+    atomic_store(&pace->charged_then, charged);
+    if (before == 0 || seen == 0 || seen > PATIENCE || paid > PATIENCE)
+        return; /* nothing was seen: a driver that does not tell, or a node that has begun anew */
     uint64_t now = atomic_load(&pace->correction), ratio = seen * ONE / paid;
     now = now < CORRECTION_LEAST || now > CORRECTION_MOST ? ONE : now;
     ratio = ratio < CORRECTION_LEAST ? CORRECTION_LEAST : ratio > CORRECTION_MOST ? CORRECTION_MOST : ratio;

@@ -25,7 +25,7 @@ void start_shares_with(struct play play)
     world->cards[0].sms = play.sms ? play.sms : 132;
     world->cards[0].concurrent = play.concurrent;
     world->cards[0].switch_ns = play.switch_ns;
-    world->clock.now = 1000 * SECOND;
+    world->clock.now = (play.uptime_s ? play.uptime_s : 1000) * SECOND;
     world->cards[0].at = world->clock.now;
     world->clock.awaited = play.tenants + 1;
     world->clock.on = 1;

@@ -37,6 +37,7 @@ struct play {
     bool blind;            /* the node sees no device time */
     unsigned neighbours;   /* what the policy says */
     uint64_t switch_ns;
+    uint64_t uptime_s;     /* 1000 */
 };
 
 void start_shares_with(struct play play);

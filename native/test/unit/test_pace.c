@@ -314,3 +314,23 @@ TEST(a_program_cannot_run_ahead_of_what_is_known)
     CHECK_BETWEEN(parts_over(SECOND, SECOND).mean[0], 25, 35);
     end_shares();
 }
+
+/* The words of the region are wide enough for a node that is not booted for years. */
+TEST(a_share_holds_after_years)
+{
+    start_shares(.tenants = 1, .blind = true, .uptime_s = 5 * 365 * 86400);
+    tenant(3000, PLAIN);
+    pass(SECOND);
+    CHECK_BETWEEN(parts_over(SECOND, SECOND).mean[0], 27, 33);
+    end_shares();
+}
+
+/* Samples in whole percent say little of 2 %, one by one; together they do. */
+TEST(small_shares_are_corrected_too)
+{
+    start_shares(.tenants = 1);
+    tenant(200, (struct load){.kernel_ns = 100000, .blocks = 30, .kernels = 8, .streams = 4});
+    pass(20 * SECOND);
+    CHECK_BETWEEN(parts_over(10 * SECOND, 10 * SECOND).mean[0], 1.4, 2.6);
+    end_shares();
+}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from koordra.api.opaque.parameters import GpuConfig
+from koordra.api.opaque.parameters import CoresPolicy, GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Mount
 from koordra.kubelet_plugin.isolation import Share
@@ -42,6 +42,18 @@ def installed(tmp_path: Path) -> Path:
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         (folder / name).write_text(name)
     return folder
+
+
+@pytest.mark.parametrize(
+    ("cores", "policy", "rate"),
+    [(True, CoresPolicy.HARD, 3000), (True, None, 0), (False, CoresPolicy.HARD, 0)],
+)
+def test_device_time_is_limited_where_operator_and_claim_say_so(
+    tmp_path: Path, installed: Path, cores: bool, policy: CoresPolicy | None, rate: int
+) -> None:
+    backend = LimiterIsolation(tmp_path / "state", installed=[installed], cores=cores)
+    backend.start(SHARE, GpuConfig(cores_policy=policy))
+    assert limiter_usage.read(backend.claims / CLAIM).devices[0].rate == rate
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have one name for $PLATFORM")

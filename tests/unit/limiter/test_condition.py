@@ -18,7 +18,7 @@ from koordra.errors import NodeError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
 from koordra.kubelet_plugin.isolation.limiter import usage
-from koordra.kubelet_plugin.isolation.limiter.report import LimiterVerdict, verdict
+from koordra.kubelet_plugin.isolation.limiter.report import LimiterVerdict, overused, verdict
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
 from koordra.kubelet_plugin.publish.node_inventory import inventory_of
 from koordra.kubelet_plugin.status.claim_status import PAUSE, ClaimStatusWriter, device_statuses, merged
@@ -160,6 +160,19 @@ def test_where_cores_are_reserved_the_condition_says_that_only_memory_is_limited
     (condition,) = entry["conditions"]
     assert told in condition["message"]
     assert ("cores" in condition["message"]) is bool(told)
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_where_device_time_is_limited_the_condition_says_so(tmp_path: Path, over: bool) -> None:
+    time = limiter_region.TimeShare(3000)
+    limiter_region.allow(tmp_path / UID, claim=UID, uuid=UUID, limit=1 << 30, cores=30, time=time)
+    said = verdict(tmp_path, UID)
+    assert said is not None
+    record = replace(RECORD, devices=(replace(GPU, consumed=(("cores", "30"),)),))
+    limited = overused("it has more", before=said) if over else said
+    (entry,) = device_statuses(record, inventory=INVENTORY, attached={}, limited=limited)
+    (condition,) = entry["conditions"]
+    assert condition["message"].endswith("; cores: launches are held to 30% of the GPU's time")
 
 
 def test_other_peoples_conditions_on_our_gpus_stay() -> None:
