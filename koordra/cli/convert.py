@@ -25,7 +25,7 @@ from koordra.yaml_text import read_yaml
 
 DEVICE_CONFIG: Final = "device-config.yaml"
 """The entry of a ConfigMap that HAMi and Volcano keep names and defaults in."""
-_WORDS: Final = ("nvidia", "nodeconfig", "version")
+_WORDS: Final = ("nvidia", "nodeconfig", "version", "configList", "resourceList")
 """One of them stands in each file of settings that is found among manifests, whatever its name."""
 
 

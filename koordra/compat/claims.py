@@ -54,7 +54,9 @@ def claim_of(normalized: NormalizedRequest, view: PodView) -> tuple[Object, Used
         "config": [*_gpu_configs(merged), *_nearness(merged), *_policies(normalized)],
     }
     used = {container: tuple(found) for container, found in merged.used.items()}
-    if normalized.together is Sharing.POD:
+    for container in normalized.nic_users:
+        used[container] = (*used.get(container, ()), RDMA_REQUEST)
+    if normalized.together is Sharing.POD and normalized.users:
         used = dict.fromkeys(normalized.users, tuple(request["name"] for request in requests))
     return {"devices": {name: entries for name, entries in parts.items() if entries}}, used
 
@@ -114,6 +116,8 @@ def _constraints(merged: MergedRequests) -> Iterator[Object]:
             yield {"requests": list(members), "distinctAttribute": names.ATTR_UUID}
     if merged.normalized.together is Sharing.ONE_CARD and len(merged.requests) > 1:
         yield {"requests": list(merged.requests), "matchAttribute": names.ATTR_UUID}
+    if nics is not None and nics.distinct and not nics.virtual and nics.most > 1:
+        yield {"requests": [RDMA_REQUEST], "distinctAttribute": names.STANDARD_PCI_BUS_ID}
     if nics is not None and nics.virtual and nics.most > 1:
         yield {"requests": [RDMA_REQUEST], "distinctAttribute": names.ATTR_PARENT}
 

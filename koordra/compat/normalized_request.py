@@ -125,7 +125,7 @@ class Nics:
     """NICs beside the GPUs: `count` of them, up to `most` where the GPUs lie under so many roots.
 
     `share` is percent of a NIC, None for a virtual function, which nobody else can have. `all`: every NIC
-    that matches.
+    that matches. `distinct`: shares are of different NICs.
     """
 
     count: int
@@ -133,6 +133,7 @@ class Nics:
     most: int = 1
     virtual: bool = False
     all: bool = False
+    distinct: bool = False
     selectors: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -156,9 +157,10 @@ class Joint:
 class NormalizedRequest:
     """What a pod asks for.
 
-    `users` are all containers that see pod-shared devices; `isolation` is what the pod itself says.
-    `numa`: the cards of each container on one NUMA node, `pod_numa`: all devices of the pod, True demanded,
-    False preferred; `numa_affinity`: its processors too. The dialect fills in its name.
+    `users` are all containers that see pod-shared devices, `nic_users` those that see the NICs; `isolation`
+    is what the pod itself says. `numa`: the cards of each container on one NUMA node, `pod_numa`: all devices
+    of the pod, True demanded, False preferred; `numa_affinity`: its processors too. The dialect fills in its
+    name.
     """
 
     shares: tuple[Share, ...] = ()
@@ -166,6 +168,7 @@ class NormalizedRequest:
     together: Sharing = Sharing.PER_CONTAINER
     ignores_init: bool = False
     users: tuple[str, ...] = ()
+    nic_users: tuple[str, ...] = ()
     selectors: tuple[str, ...] = ()
     numa: bool | None = None
     pod_numa: bool | None = None

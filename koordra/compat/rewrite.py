@@ -40,6 +40,7 @@ from koordra.compat.detection import (
 )
 from koordra.compat.dialect import Dialect, asking_containers, warn_of_environment
 from koordra.compat.dialect.allocation import DIALECT_LABEL, UNIT
+from koordra.compat.dialect.nic_names import asks_for_nics, nic_of, with_nics
 from koordra.compat.dialect.pod_view import Container, PodView, view_of, without
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.normalized_request import ContainerPhase, NormalizedRequest, Sharing
@@ -47,6 +48,8 @@ from koordra.compat.remaining_names import is_refused, refuse_resources, tell_re
 from koordra.compat.settings import Settings
 from koordra.errors import InvalidInput
 
+PLAIN: Final = next(dialect for dialect in DIALECTS if dialect.extended_resources)
+"""What a pod speaks that asks for NICs alone."""
 ENTRY: Final = "koordra-devices"
 """Name of the pod's entry in spec.resourceClaims; with a number where the pod has one of that name."""
 
@@ -85,7 +88,9 @@ def has_dialect(pod: Fields, settings: Settings) -> bool:
     """Whether some container asks under a name that a dialect has; names of other vendors and misspelt ones
     do not count."""
     return asks_by_annotation(objects.annotations_of(pod)) or any(
-        dialects_with(name, settings) for container in containers(pod) for name in resource_names(container)
+        dialects_with(name, settings) or nic_of(name, settings)
+        for container in containers(pod)
+        for name in resource_names(container)
     )
 
 
@@ -106,7 +111,7 @@ def rewrite(
     view = view_of(pod, settings, notes, where=where)
     refuse_resources(view)
     check_resources(view)
-    if not asks(view):
+    if not asks(view) and not asks_for_nics(view):
         return Rewritten(pod)
     for each in DIALECTS:
         key, word = each.opt_out
@@ -117,8 +122,8 @@ def rewrite(
                 "take the label out for koordra to convert the pod",
             )
             return Rewritten(pod)
-    dialect = dialect_of(view)
-    normalized = dialect.normalized(view)
+    dialect = dialect_of(view) if asks(view) else PLAIN
+    normalized = with_nics(dialect.normalized(view), view)
     if not normalized.shares and normalized.nics is None:
         return Rewritten(pod)
     warn_of_environment(view, normalized, dialect)
@@ -139,7 +144,7 @@ def rewrite(
         name
         for container in view.containers
         for name in container.resources
-        if dialect.name in dialects_with(name, settings)
+        if dialect.name in dialects_with(name, settings) or nic_of(name, settings)
     )
     refers: Object = {"name": entry, "resourceClaimTemplateName": objects.name(template)}
     claimed = with_containers(changed["spec"], lambda raw: _container(raw, used, resources, entry))
@@ -281,7 +286,7 @@ def _line(container: Container, used: Sequence[str], normalized: NormalizedReque
         for share in normalized.shares
         if share.container == container.name or together is Sharing.POD
     ]
-    if together is Sharing.POD and normalized.nics:
+    if normalized.nics and (together is Sharing.POD or container.name in normalized.nic_users):
         own.append(str(normalized.nics))
     how = {
         Sharing.POD: ", seen by all containers of the pod",

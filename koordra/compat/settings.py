@@ -13,12 +13,24 @@ from koordra.compat.keys import Place, Treatment, key_of
 UNITS: Final[Mapping[str, int]] = {"MiB": 1 << 20, "GiB": 1 << 30}
 
 
+@dataclass(frozen=True, slots=True)
+class NicName:
+    """What a device plugin's name for NICs means: a virtual function, or `share` percent of a NIC; on these
+    `interfaces`, any where there are none."""
+
+    virtual: bool
+    share: int | None = None
+    interfaces: tuple[str, ...] = ()
+    required: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Settings:
     """`names` maps a name of the tables to the cluster's, `own_names` (dialect, name) what one dialect alone
     calls otherwise: with HAMi's cards renamed `nvidia.com/gpu` is still everybody else's. `options` is what
-    dialects read for themselves, section by section. Told apart by identity, so that answers about names can
-    be kept (detection.py). `told`: what was read and means something else here, or nothing."""
+    dialects read for themselves, section by section. `nics`: names of NICs' device plugins, None for those
+    that are known. `told`: what was read and means something else here, or nothing. Told apart by identity,
+    so that answers about names can be kept (detection.py)."""
 
     default_dialect: str = "plain"
     names: Mapping[str, str] = field(default_factory=dict)
@@ -27,6 +39,7 @@ class Settings:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     schedulers: tuple[str, ...] | None = None
     runtime_classes: tuple[str, ...] | None = None
+    nics: Mapping[str, NicName] | None = None
     told: tuple[Note, ...] = ()
 
     def name(self, key: str, dialect: str = "") -> str:

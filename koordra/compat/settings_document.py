@@ -16,6 +16,8 @@ Three forms are read, alone or inside the data of a ConfigMap:
                                                        taken out
        runtimeClasses: [nvidia]                        runtime classes that are taken out: CDI makes devices
                                                        visible
+       nics: {openshift.io/vfs: {kind: VF}}            names of NICs' device plugins: kind Share or VF,
+                                                       share (percent), interfaces, required (near the GPUs)
        hami: {...}  volcano: {...}                     the fields of `nvidia` in form 2
 
 2. HAMi's device-config.yaml, whose section `nvidia` carries resource names, defaults and scaling factors.
@@ -36,6 +38,7 @@ from typing import Final
 
 from koordra.api.opaque.parameters import isolations
 from koordra.api.reader import Reader
+from koordra.compat.dialect.nic_names import nics_section
 from koordra.compat.dialect.vgpu import vgpu_section
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.keys import Place, of_peer
@@ -58,7 +61,9 @@ def is_of_nodes(document: object) -> bool:
     """Whether this is what a device plugin reads on its node."""
     if not isinstance(document, Mapping):
         return False
-    return "nodeconfig" in document or (document.get("version") == "v1" and bool(_PLUGIN & document.keys()))
+    return bool(_NODES & document.keys()) or (
+        document.get("version") == "v1" and bool(_PLUGIN & document.keys())
+    )
 
 
 def with_document(settings: Settings, document: object, *, source: str) -> Settings:
@@ -75,6 +80,7 @@ def with_document(settings: Settings, document: object, *, source: str) -> Setti
         if dialect.device_section
     }
     common = ("defaultDialect", "names", "isolation", "schedulers", "runtimeClasses")
+    sections["nics"] = nics_section
     read.only(*common, *sections, problem="is no setting")
     settings = _common(settings, read)
     for name, reader in sections.items():
@@ -83,12 +89,17 @@ def with_document(settings: Settings, document: object, *, source: str) -> Setti
     return settings
 
 
+_NODES: Final = {"nodeconfig": "", "configList": "rdma", "resourceList": "sriov"}
+"""Lists in a device plugin's configuration, and whose fields they have where that is no dialect."""
 _PLUGIN: Final = {"sharing", "flags", "resources", "imex"}
 """Of NVIDIA's configuration: sharing and resources hold fields that the table has one by one."""
 
 
 def _with_nodes(settings: Settings, read: Reader) -> Settings:
     having = next(dialect for dialect in DIALECTS if dialect.device_config)
+    for name, peer in _NODES.items():
+        for entry in read.each(name) if peer else ():
+            settings = settings.with_notes(entry, peer, entry.data)
     if "nodeconfig" not in read.data:
         plugin = next(dialect.name for dialect in DIALECTS if dialect.extended_resources)
         for name in sorted(_PLUGIN & read.data.keys()):

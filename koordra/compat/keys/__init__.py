@@ -2,7 +2,7 @@
 docs/migrate/keys.md.
 
     hami, koordinator, volcano, others    dialects: what pods say, and what stands beside pods
-    nvidia, dranet                        drivers: device plugin, DRA drivers and their parameters
+    nvidia, nics, dranet                  device plugins of GPUs and NICs, DRA drivers
 
 Read in the peers' sources. A row is a line of text: where the name stands, what happens to it, the name, what
 it means, what becomes of it.
@@ -82,7 +82,7 @@ def rows(peer: str, text: str) -> tuple[Key, ...]:
     return tuple(found)
 
 
-PEERS: Final = ("hami", "koordinator", "volcano", "others", "nvidia", "dranet")
+PEERS: Final = ("hami", "koordinator", "volcano", "others", "nvidia", "nics", "dranet")
 KEYS: Final[tuple[Key, ...]] = tuple(
     key for peer in PEERS for key in import_module(f"{__name__}.{peer}").KEYS
 )

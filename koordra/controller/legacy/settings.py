@@ -27,10 +27,11 @@ class LegacySettings:
 
 def in_a_cluster(settings: Settings) -> Settings:
     """What is not said, as it is for a cluster whose other stacks are gone: pods that name their schedulers
-    go to the default one."""
+    go to the default one. Device plugins of NICs go on, unless the settings name them."""
     stacks = tuple(name for dialect in DIALECTS for name in dialect.schedulers)
     return replace(
         settings,
         schedulers=stacks if settings.schedulers is None else settings.schedulers,
+        nics=settings.nics or {},
         runtime_classes=RUNTIME_CLASSES if settings.runtime_classes is None else settings.runtime_classes,
     )

@@ -24,6 +24,8 @@ ASKED: Final[Mapping[str, Dict]] = {
     "elastic-gpu": {EGPU + "io/gpu-core": 30, EGPU + "io/gpu-memory": 256},
     "tke": {TKE + "core": 30, TKE + "memory": 4},
     "plain": {N + "gpu": 1},
+    "rdma": {N + "gpu": 1},
+    "sriov": {N + "gpu": 1},
 }
 """What a pod of the dialect asks for, where a name is tried beside it."""
 
@@ -160,6 +162,10 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "operatingmode": "mig",
     "migstrategy": "none",
     "runtimeClassName": "nvidia",
+    "rdmaHcaMax": 1000,
+    "devices": ["ens1f0"],
+    "selectors": {"ifNames": ["ens1f0"]},
+    "excludeTopology": True,
     "sharing.timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]},
     "sharing.mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]},
     "flags.migStrategy": "single",
@@ -226,6 +232,9 @@ def object_with(path: str, kind: str) -> Dict:
 def config_of(key: Key) -> tuple[str, str]:
     """The name of an entry of a ConfigMap, and its text: a file that says the field."""
     section, _, field = key.name.rpartition(".")
+    if key.peer in ("rdma", "sriov"):
+        listed = {"rdma": "configList", "sriov": "resourceList"}[key.peer]
+        return "config.json", json.dumps({listed: [{field: SETTINGS.get(key.name, "a")}]})
     value = SETTINGS.get(key.name, True)
     if key.peer == "plain":
         inner = {field: value} if section else value

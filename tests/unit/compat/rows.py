@@ -11,7 +11,7 @@ from typing import Any
 
 from koordra.api.opaque.precision import Precision
 from koordra.compat.dialect.vgpu import VgpuSettings
-from koordra.compat.settings import Settings
+from koordra.compat.settings import NicName, Settings
 from tests.unit.compat.pods import Dict, asking, container, pod
 
 
@@ -828,6 +828,60 @@ OTHERS = [
         ["a: 1 gpu memory 2Gi", "b: 1 gpu memory 1Gi", "match koordra.io/uuid: a b"],
     ),
     Row(
+        "nics-beside-gpus",
+        asking({N + "gpu": 2, "rdma/hca_shared_devices_a": 1, "rdma/hca_shared_devices_b": 1}),
+        [
+            "a: 2 gpu",
+            "rdma: 2 nic share 1",
+            "distinct resource.kubernetes.io/pciBusID: rdma",
+            "a rdma: JointAllocation scope=PCIeRoot enforcement=Preferred pairing=PerDevice",
+        ],
+        warned=("devices_a]: takes any NIC", "devices_b]: takes any NIC"),
+    ),
+    Row(
+        "nics-alone",
+        asking({N + "mlnxnics": 1}),
+        ["rdma: 1 nic share 1"],
+        warned=("mlnxnics]: takes any NIC",),
+    ),
+    Row(
+        "nics-of-hami",
+        asking({N + "gpumem": 100, "rdma/rdma_shared_device_eth": 1}),
+        [
+            "a: 1 gpu memory 100Mi",
+            "rdma: 1 nic share 1",
+            KEEP,
+            "a rdma: JointAllocation scope=PCIeRoot enforcement=Preferred pairing=PerDevice",
+        ],
+        warned=("takes any NIC",),
+    ),
+    Row(
+        "vfs-by-the-settings",
+        asking({N + "gpu": 4, "openshift.io/vfs": 2}),
+        [
+            "a: 4 gpu",
+            f'rdma: 2 vf if "netdev" in {UUID} && {UUID}.netdev in ["ens1f0", "ens1f1"]',
+            "distinct koordra.io/parent: rdma",
+            "a rdma: JointAllocation scope=PCIeRoot enforcement=Required pairing=PerGroup",
+        ],
+        Settings(
+            nics={"openshift.io/vfs": NicName(virtual=True, interfaces=("ens1f0", "ens1f1"), required=True)}
+        ),
+    ),
+    Row(
+        "nics-of-init-containers",
+        pod(
+            container("a", ask={"rdma/a": 1}),
+            container("b", ask={"rdma/a": 1}),
+            init=(container("i", ask={"rdma/a": 3}),),
+        ),
+        [
+            f'rdma: 3 nic share 10 if "netdev" in {UUID} && {UUID}.netdev in ["x", "y", "z"]',
+            "distinct resource.kubernetes.io/pciBusID: rdma",
+        ],
+        Settings(nics={"rdma/a": NicName(virtual=False, share=10, interfaces=("x", "y", "z"))}),
+    ),
+    Row(
         "ack-two-cards",
         asking({"aliyun.com/gpu-mem": 8}, labels={"aliyun.com/gpu-count": "2"}),
         ["a: 2 gpu memory 4Gi", DISTINCT],
@@ -1091,6 +1145,29 @@ REFUSED: list[tuple[str, Dict, str, Settings]] = [
         pod(container("a", ask={V + "gpu-memory": 1}), container("b", ask={V + "gpu-number": 1})),
         "a node offers one of the two",
         Settings(),
+    ),
+    (
+        "nics-two-kinds",
+        asking({"rdma/a": 1, "openshift.io/vfs": 1}),
+        "is another kind of NIC",
+        Settings(nics={"rdma/a": NicName(virtual=False), "openshift.io/vfs": NicName(virtual=True)}),
+    ),
+    (
+        "nics-beside-koordinators",
+        asking({K + "rdma": 1, "rdma/a": 1}),
+        "stands beside NICs of koordinator",
+        Settings(),
+    ),
+    (
+        "nics-of-interfaces",
+        asking({"rdma/a": 1, "rdma/b": 1}),
+        "other names are on different interfaces",
+        Settings(
+            nics={
+                "rdma/a": NicName(virtual=False, interfaces=("x", "y")),
+                "rdma/b": NicName(virtual=False, interfaces=("z",)),
+            }
+        ),
     ),
     (
         "ack-seven-by-two",

@@ -95,7 +95,7 @@ NOTHING = [
     pod(container(), annotations={"hami.io/gpu-scheduler-policy": "spread", HINT: "{"}),
     asking({N + "gpu": 0}),
     asking({N + "gpu": "0", "aliyun.com/gpu-mem": 0}),
-    asking({"cpu": 1, "rdma/hca": 1, "example.com/gpu": 1}),
+    asking({"cpu": 1, "example.com/gpu": 1}),
     asking({"cpu": 1}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}),
 ]
 
