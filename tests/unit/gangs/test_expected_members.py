@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from koordra.api import names, objects
-from koordra.api.kinds import DEVICE_HOLDS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from koordra.api.kinds import (
+    DEVICE_CLASSES,
+    DEVICE_HOLDS,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+)
 from koordra.api.objects import Object
 from koordra.controller.gangs import events
 from koordra.controller.gangs.declared.annotations import COMMITTED, GANG, GANG_MIN
@@ -47,6 +54,22 @@ def test_of_a_job_without_end_a_part_is_looked_at() -> None:
     endless = job("StatefulSet", "db", {"replicas": 10**8, "template": template()})
     assert len(list(pods_of(endless, KINDS["StatefulSet"], least=5))) == 5 + MOST_BEYOND
     assert len(list(pods_of(endless, KINDS["StatefulSet"], least=10**6))) == MOST_PODS
+
+
+def numbers(made: Object, label: str, like: str = "JobSet, Indexed") -> list[str]:
+    found = pods_of(made, KINDS[like], least=5)
+    return [objects.labels_of(one.pod)[label] for one in found]
+
+
+def test_pods_are_counted_as_their_operators_count_them() -> None:
+    few = replicated("w", 1, 4)
+    few["template"]["spec"]["completions"] = 2
+    completion = "batch.kubernetes.io/job-completion-index"
+    assert numbers(job("JobSet", "t", {"replicatedJobs": [few]}), completion) == ["0", "1"]
+    later = {"replicas": 2, "ordinals": {"start": 3}, "template": template()}
+    assert numbers(job("StatefulSet", "db", later), POD_INDEX) == ["3", "4"]
+    task = {"name": "w", "replicas": 4, "template": template(), "partitionPolicy": {"partitionSize": 2}}
+    assert numbers(job("Job", "t", {"tasks": [task]}), "volcano.sh/partition-id") == ["0", "0", "1", "1"]
 
 
 def test_jobs_that_depend_on_each_other_come_last() -> None:
@@ -277,6 +300,49 @@ def test_a_claim_that_cannot_be_read_is_taken_to_be_the_leaders_and_that_is_said
     assert "places are kept for 2 that come later, taken to ask what default/serve-0 asks" in jobs.told(
         events.STARTS
     )
+
+
+def test_workers_that_admission_rewrites_are_taken_to_ask_what_their_leader_asks() -> None:
+    """They name no claim before that."""
+    jobs = Jobs(gpus=5)
+    body = lws_job("LeaderReady", worker="")
+    container = body["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["containers"][0]
+    container["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    jobs.job(job_object.LEADER_WORKER_SETS, body)
+    jobs.make(member(0), least=3)
+    jobs.cluster.settle()
+    assert jobs.held() == {"serve/0/1": 1, "serve/0/2": 1}
+    assert "taken to ask what default/serve-0 asks" in jobs.told(events.STARTS)
+
+
+def test_claims_of_another_driver_are_held_by_nobody() -> None:
+    jobs = Jobs(gpus=1)
+    selectors = [{"cel": {"expression": 'device.driver == "other.example"'}}]
+    jobs.cluster.api.create(DEVICE_CLASSES, {"metadata": {"name": "other"}, "spec": {"selectors": selectors}})
+    spec = claim("x", device_class="other")["spec"]
+    jobs.cluster.api.create(RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": "other"}, "spec": {"spec": spec}})
+    jobs.job(job_object.LEADER_WORKER_SETS, lws_job("LeaderReady", worker="other"))
+    jobs.make(member(0), least=3)
+    jobs.cluster.settle()
+    assert (jobs.went(), jobs.held()) == (["serve-0"], {})
+
+
+def test_members_of_somebody_elses_group_are_those_of_its_job_without_its_initializers() -> None:
+    """What names the group is written on pods by others; initializers have ended before."""
+    jobs = Jobs(gpus=2)
+    roles = [
+        replicated("dataset-initializer", 1, 1),
+        replicated("node", 1, 1),
+        replicated("late", 1, 1, dependsOn=[{"name": "node", "status": "Ready"}]),
+    ]
+    jobs.job(job_object.JOBSETS, job("JobSet", "train", {"replicatedJobs": roles}))
+    words = {"name": "g", "min-available": "2"}
+    said = {f"gang.scheduling.koordinator.sh/{word}": text for word, text in words.items()}
+    name = jobs.make(job_set_job("node", 0, 1, completion=0), least=2, **said)
+    for own in (GANG, GANG_MIN):
+        jobs.cluster.api.edit(PODS, name, lambda one, own=own: one["metadata"]["annotations"].pop(own))
+    jobs.cluster.settle()
+    assert (jobs.went(), jobs.held()) == ([name], {"2/0": 1})
 
 
 def test_a_leader_without_devices_holds_those_of_its_workers() -> None:

@@ -185,6 +185,14 @@ def test_what_cannot_be_meant_is_told(said: dict[str, str], words: str) -> None:
     assert words in told(cluster, events.REFUSED)
 
 
+def test_roles_that_disagree_about_the_one_around_them_are_told() -> None:
+    cluster = cluster_of("aa")
+    join(cluster, "x0", role("all/x", **{GANG_ROLE_TOPOLOGY: "row,rack"}))
+    join(cluster, "y0", role("all/y", **{GANG_ROLE_TOPOLOGY: "rack,rack"}))
+    cluster.settle()
+    assert "its members disagree about the levels of role all" in told(cluster, events.REFUSED)
+
+
 # in which order
 
 

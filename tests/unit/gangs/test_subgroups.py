@@ -135,6 +135,16 @@ def test_of_optional_groups_as_many_are_needed_as_are_said() -> None:
     assert len(domains(cluster, ROW, min(started))) == 1
 
 
+def test_an_optional_group_that_lacks_members_waits_as_a_whole() -> None:
+    cluster = cluster_of("aab")
+    groups = [kai(name, 2, requiredTopologyLevel=RACK) for name in ("r0", "r1")]
+    group(cluster, Source.KAI, {"subGroups": groups, "minSubGroup": 1})
+    everybody(cluster, Source.KAI, "r0")
+    member(cluster, Source.KAI, "r1", 0)
+    cluster.settle()
+    assert went(cluster) == ["r0-0", "r0-1"]
+
+
 def test_a_group_that_is_not_there_is_waited_for() -> None:
     cluster = cluster_of("aaaa")
     everybody(cluster, Source.GROVE, "r0-prefill")

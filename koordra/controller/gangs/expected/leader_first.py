@@ -109,7 +109,7 @@ def _of_job(
                 missing.append((stage, index, pod))
     missing.sort(key=lambda one: one[:2])
     is_late = all(stage != first for stage, *_ in missing)
-    if not missing or not (is_late or gang.terms.start is Start.LEADER_FIRST or _is_exclusive(ready)):
+    if not missing or not (is_late or gang.terms.start is Start.LEADER_FIRST):
         return Coming()
     like, members = "", []
     for _, index, pod in missing[:short]:
@@ -117,6 +117,8 @@ def _of_job(
         if sample is None and not _is_told(pod, job):
             sample = ready[0]
             like = sample.key
+        if sample is not None:
+            pod["spec"] = _spec(sample)  # as it was admitted
         claims = _claims(pod, job, classes) if sample is None else _copies(sample, pod)
         members.append(Member(pod, claims, index, like="" if sample is None else sample.uid))
     return Coming(tuple(members), like=like)
@@ -223,10 +225,14 @@ def _places(samples: Sequence[Member]) -> Iterator[tuple[Member, MemberIndex | N
                 yield member, member.index and member.index.at(number)
 
 
+def _spec(like: Member) -> Object:
+    """Of a pod like this one that is nowhere yet."""
+    return {name: value for name, value in objects.spec_of(like.pod).items() if name != "nodeName"}
+
+
 def to_come(like: Member, index: MemberIndex | None, number: int) -> Member:
     """A member like this one, with claims like its own, that is nowhere yet."""
-    spec = {name: value for name, value in objects.spec_of(like.pod).items() if name != "nodeName"}
-    pod = {**_renamed(like.pod, f"-to-come-{number}"), "spec": spec}
+    pod = {**_renamed(like.pod, f"-to-come-{number}"), "spec": _spec(like)}
     return Member(pod, _copies(like, pod), index, like=like.uid)
 
 
