@@ -105,8 +105,8 @@ class InterPodPredicates:
         for term in terms_of(pod, "podAntiAffinity"):
             (domains,) = self._domains([term], mine)
             # one example for all domains, so that nodes are told together
-            such = f"such as {min(domains.values())}" if domains else ""
-            text = f"required pod anti-affinity: a pod that it must not be near, {such}, is in its {term.key}"
+            such = f", such as {min(domains.values())}," if domains else ""
+            text = f"required pod anti-affinity: a pod with {term.selector}{such} is in its {term.key}"
             yield from (
                 (name, text) for name, info in self.nodes.items() if info.labels.get(term.key) in domains
             )
@@ -141,7 +141,7 @@ class InterPodPredicates:
                 if is_first and term.key not in info.labels:
                     yield name, f"required pod affinity: the node has no label {term.key}"
                 elif not is_first and info.labels.get(term.key) not in domains:
-                    yield name, f"required pod affinity: no matching pod in its {term.key}"
+                    yield name, f"required pod affinity: no pod with {term.selector} is in its {term.key}"
 
     def _domains(self, terms: Sequence[Term], mine: set[str]) -> list[dict[str, str]]:
         """Per term the domains of the pods that all terms mean, each with the first of these pods by name; a
@@ -159,20 +159,20 @@ class InterPodPredicates:
 
     def _repelled_by_existing(self, pod: Object, mine: set[str]) -> _Unsuitable:
         """Running pods that demand that no such pod comes near them."""
-        domains: dict[str, dict[str, str]] = {}
-        """By topology key and domain: the first pod that says so, whose words are told."""
+        domains: dict[str, dict[str, tuple[str, str]]] = {}
+        """By topology key and domain: the first pod that says so, and of which pods."""
         for found in self._guests.repelling(pod):
-            of = domains.setdefault(found.term.key, {})
+            of, such = domains.setdefault(found.term.key, {}), str(found.term.selector)
             for key, placed in found.pods.items():
                 info = self.nodes.get(placed.node)
                 domain = None if info is None else info.labels.get(found.term.key)
                 if domain is not None and objects.uid(placed.pod) not in mine:
-                    of[domain] = min(key, of.get(domain, key))
+                    of[domain] = min((key, such), of.get(domain, (key, such)))
         for name, info in self.nodes.items() if domains else ():
             near = [(of[at], key) for key, of in domains.items() if (at := info.labels.get(key)) in of]
             if near:
-                existing, key = min(near)
-                yield name, f"pod {existing} there has anti-affinity to such pods in its {key}"
+                (existing, selector), key = min(near)
+                yield name, f"pod {existing} there has anti-affinity to pods with {selector} in its {key}"
 
     # topology spread
 

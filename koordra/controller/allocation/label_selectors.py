@@ -20,6 +20,8 @@ MOST_TERMS: Final = 16
 """Of one kind in one pod. The pods of common charts have one or two."""
 LONGEST_TERM: Final = 4 << 10
 """Bytes."""
+LONGEST_TEXT: Final = 120
+"""Characters of a selector that are told."""
 ANYWHERE: Final = ""
 """In place of a namespace: of all."""
 
@@ -52,6 +54,23 @@ class LabelSelector:
             and not any(labels.get(key) in values for key, values in self.others)
             and all(requirement_matches(entry, labels) for entry in self.rest)
         )
+
+    def __str__(self) -> str:
+        """As kubectl writes selectors; the beginning of a long one."""
+        said = [
+            *(
+                f"{key}={min(values)}" if len(values) == 1 else _listed(key, "in", values)
+                for key, values in self.demanded
+            ),
+            *(_listed(key, "notin", values) for key, values in self.others),
+            *(f"{entry.get('key')} {entry.get('operator')}" for entry in self.rest),
+        ]
+        text = ",".join(sorted(said)) or "any labels"
+        return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}..."
+
+
+def _listed(key: str, operator: str, values: Iterable[str]) -> str:
+    return f"{key} {operator} ({','.join(sorted(values))})"
 
 
 def _texts(values: Iterable[object]) -> frozenset[str]:

@@ -13,7 +13,11 @@ from koordra.api.kinds import NAMESPACES, PODS
 from koordra.api.objects import Object
 from koordra.controller.allocation.guest_index import host_ports
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates, reads_other_pods
-from koordra.controller.allocation.label_selectors import label_selector_matches
+from koordra.controller.allocation.label_selectors import (
+    LONGEST_TEXT,
+    LabelSelector,
+    label_selector_matches,
+)
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.pod_index import PodClaims
@@ -129,7 +133,7 @@ def test_the_first_pod_by_name_is_the_example_for_all_nodes(one: str, other: str
     found = excluded(waits, running)
     assert list(found) == ["n0", "n1", "n2"]
     assert set(found.values()) == {
-        f"required pod anti-affinity: a pod that it must not be near, such as default/db-1, is in its {ZONE}"
+        f"required pod anti-affinity: a pod with app=db, such as default/db-1, is in its {ZONE}"
     }
 
 
@@ -250,6 +254,19 @@ def test_label_selectors(expression: dict[str, Any], holds: bool) -> None:
     assert label_selector_matches({"matchExpressions": [expression]}, {"a": "1"}) is holds
 
 
+def test_selectors_are_told_as_kubectl_writes_them() -> None:
+    expressions = [
+        {"key": "tier", "operator": "In", "values": ["b", "a"]},
+        {"key": "env", "operator": "NotIn", "values": ["dev"]},
+        {"key": "zone", "operator": "Exists"},
+    ]
+    selector = {"matchLabels": {"app": "db"}, "matchExpressions": expressions}
+    assert str(LabelSelector.of(selector)) == "app=db,env notin (dev),tier in (a,b),zone Exists"
+    assert str(LabelSelector.of({})) == "any labels"
+    long = str(LabelSelector.of({"matchLabels": {"app": "x" * 4000}}))
+    assert (len(long), long[-5:]) == (LONGEST_TEXT + 3, "xx...")
+
+
 def test_only_volumes_of_persistent_volume_claims_look_at_other_pods() -> None:
     token, scratch = {"name": "token", "projected": {}}, {"name": "scratch", "emptyDir": {}}
     assert not reads_other_pods({"spec": {"volumes": [token, scratch]}})
@@ -346,4 +363,5 @@ def test_who_waits_is_told_of_a_pod_that_repels_it_since() -> None:
     assert cluster.node_of("one") == "n0"
     cluster.pass_time(600)
     cluster.settle()
-    assert any("pod default/p there has anti-affinity" in told.message for told in cluster.told)
+    words = "pod default/p there has anti-affinity to pods with app=w in its kubernetes.io/hostname"
+    assert any(words in told.message for told in cluster.told)
