@@ -1,24 +1,17 @@
-"""One pod: its claims, the gang that it is in, and what it asked for in the words of another stack."""
+"""One pod: its claims, the gang that it is in, and what it asked for."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
 
 from koordra.api import names, objects
-from koordra.api.objects import Fields, Object
+from koordra.api.objects import Object
 from koordra.api.pods import SIDES, amounts, containers
-from koordra.compat.dialect import covers
-from koordra.compat.dialect.allocation import DIALECT_LABEL
-from koordra.compat.dialects import DIALECTS, dialect_named
-from koordra.compat.original_request import ANNOTATION
-from koordra.compat.quota_charges import amounts as amounts_of
-from koordra.compat.settings import Settings
 from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_index
 from koordra.controller.cache.consumers import first_consumers
 from koordra.controller.explain.claims import claim_entry
+from koordra.controller.explain.other_words import asked_in_other_words, in_other_words
 from koordra.controller.explain.view import ClusterView
 from koordra.controller.gangs.phase import turn_of
 from koordra.controller.reconcile.unplanned import why_full
@@ -29,7 +22,7 @@ def pod_document(view: ClusterView, pod: Object) -> Object:
     keys = claim_keys(pod)
     extended = _extended(view, pod)
     claims = [view.cache.claims[key] for key in keys if key in view.cache.claims]
-    gang = view.gang_of(pod)
+    gang, asked = view.gang_of(pod), None if extended else asked_in_other_words(pod)
     return {
         "namespace": objects.namespace(pod),
         "name": objects.name(pod),
@@ -38,8 +31,8 @@ def pod_document(view: ClusterView, pod: Object) -> Object:
         "node": str(objects.spec_of(pod).get("nodeName") or "") or None,
         "gates": pod_index.gates(pod),
         "gang": gang and gang.key,
-        "asked": None if extended else asked_in_other_words(pod),
-        "claims": [claim_entry(view, claim) for claim in claims],
+        "asked": asked,
+        "claims": [in_other_words(claim_entry(view, claim), claim, pod, asked) for claim in claims],
         "lacks": claims_of.lacking(pod, view.cache.claims),
         "waits": _waits(view, pod, extended),
     }
@@ -105,72 +98,3 @@ def _turn(view: ClusterView, pod: Object) -> str:
     if gang is None:
         return ""
     return next((turn_of(gang, member) for member in gang.members if member.uid == uid), "")
-
-
-def asked_in_other_words(pod: Object) -> Object | None:
-    """What the pod asked for in another stack's resource names, by container. `rewritten`: its claims say the
-    same; otherwise nobody has translated it, and koordra gives it nothing for these names."""
-    dialect = objects.annotations_of(pod).get(DIALECT_LABEL, "")
-    said = _taken_out(pod)
-    if said:
-        known = dialect_named(dialect)
-        return {
-            "dialect": known.title if known else dialect or None,
-            "rewritten": True,
-            "containers": said,
-            "units": _units(dialect, said),
-        }
-    own = {
-        str(raw.get("name")): found
-        for raw in containers(pod)
-        if (
-            found := {
-                name: str(value)
-                for side in SIDES
-                for name, value in amounts(raw, side).items()
-                if _title(name)
-            }
-        )
-    }
-    asked = {name for resources in own.values() for name in resources}
-    return {"dialect": _title(*asked), "rewritten": False, "containers": own, "units": {}} if own else None
-
-
-def _units(dialect: str, said: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
-    """How much a gibibyte of a card is under the names that the pod asked for memory by: reasons say how much
-    that is in bytes."""
-    one, two = (amounts_of(dialect, _share_of(memory), Settings()) for memory in ("1Gi", "2Gi"))
-    asked = {name for resources in said.values() for name in resources}
-    return {name: amount for name in sorted(asked) if (amount := one.get(name)) and amount != two.get(name)}
-
-
-def _share_of(memory: str) -> Object:
-    exactly = {"deviceClassName": names.CLASS_GPU, "count": 1, "capacity": {"requests": {"memory": memory}}}
-    return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
-
-
-def _title(*resources: str) -> str:
-    """The first dialect that has most of the resource names; empty for none that has one."""
-    known = {one.title: sum(covers(one.resources, name) for name in resources) for one in DIALECTS}
-    best = max(known, key=lambda title: known[title])
-    return best if known[best] else ""
-
-
-def _taken_out(pod: Fields) -> dict[str, dict[str, str]]:
-    """Container -> resource -> amount, of every entry of the annotation that the webhook wrote."""
-    try:
-        said = json.loads(objects.annotations_of(pod).get(ANNOTATION) or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    found: dict[str, dict[str, str]] = {}
-    for entry in _mapping(said).values():
-        for container, sides in _mapping(_mapping(entry).get("containers")).items():
-            for asked in _mapping(sides).values():
-                found.setdefault(str(container), {}).update(
-                    {str(name): str(amount) for name, amount in _mapping(asked).items()}
-                )
-    return found
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
