@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
 from math import lcm
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from koordra.allocator import constraints as rules
 from koordra.allocator import features as gates
@@ -22,6 +22,8 @@ from koordra.allocator.devices.nvlink_fabric import Fabric, PartitionTracker, ca
 from koordra.allocator.devices.pools import kept_with_pools
 from koordra.allocator.features import Features
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.api.devices import Device
+from koordra.api.tables import BoundedCache
 
 Verdicts = dict[tuple[object, int], Verdict]
 """By kind of request and position of the device."""
@@ -171,12 +173,20 @@ class _Published(NamedTuple):
     capacity: list[Mapping[str, int]]
 
 
+_capacities: Final = BoundedCache[Device, Mapping[str, int]](1 << 12)
+"""Of devices that machines of a type publish alike."""
+
+
+def _capacity_of(device: Device) -> Mapping[str, int]:
+    return _capacities.get_or_make(
+        device, lambda: {name: nano(entry.value) for name, entry in device.capacity.items()}
+    )
+
+
 @kept_with_pools
 def _published(pools: Sequence[Pool]) -> _Published:
     devices = [offered for pool in pools for offered in pool.devices]
-    capacity: list[Mapping[str, int]] = [
-        {name: nano(entry.value) for name, entry in offered.device.capacity.items()} for offered in devices
-    ]
+    capacity = [_capacity_of(offered.device.alike or offered.device) for offered in devices]
     pool_of = [number for number, pool in enumerate(pools) for _ in pool.devices]
     return _Published(devices, pool_of, capacity)
 

@@ -166,13 +166,13 @@ class Engine:
 
     def _choose(self, resolved: ResolvedGroup, excluded: Excluded) -> Decision:
         """The best of all nodes, by the class's candidates."""
-        of, index = resolved.request_class, self.index
+        of, index, alone = resolved.request_class, self.index, self._alone(resolved)
         candidates = of.candidates
         candidates.read_changes(
             index,
-            by_node=of.names_nodes or self._alone(resolved),
+            by_node=of.names_nodes or alone,
             epoch=self.order.epoch,
-            first_look=partial(self._first_look, resolved),
+            first_look=partial(self._first_look, resolved, alone),
         )
         placement: GroupSearch | None = None
         late: list[Candidate] = []
@@ -200,12 +200,10 @@ class Engine:
             candidates.put(candidate.unit, candidate)
         if found is not None:
             return self._offer(resolved, index.nodes[found[0]])
-        names = [first_of(unit) for unit, candidate in candidates.entries.items() if candidate is None]
-        known = [
-            self.known(resolved, index.nodes[name])
-            for name in names
-            if name is not None and name not in excluded
-        ]
+        units = candidates.entries.items() if of.results else ()
+        names = [first_of(unit) for unit, candidate in units if candidate is None]
+        there = [name for name in names if name is not None and name not in excluded]
+        known = [self.known(resolved, index.nodes[name]) for name in there]
         return unplaced(known, undecided=bool(late))
 
     def _beside(self, resolved: ResolvedGroup, excluded: Excluded) -> Decision:
@@ -231,15 +229,17 @@ class Engine:
         pinned = {node for one in allocations if one is not None and (node := one.node)}
         return sorted(pinned or self.index.nodes)
 
-    def _first_look(self, resolved: ResolvedGroup, unit: Unit, info: NodeInfo) -> Candidate | None:
+    def _first_look(
+        self, resolved: ResolvedGroup, alone: bool, unit: Unit, info: NodeInfo
+    ) -> Candidate | None:
         """What can be said without a search."""
-        if not suits(self.index, resolved, info):
+        bound = resolved.request_class.bound
+        if (not alone and bound.lacks(info, self.index.taken)) or not suits(self.index, resolved, info):
             return None
         known = self.known(resolved, info)
         if known is not None and not known.undecided:
             return known.cost and Candidate(unit, self.value(resolved, info.name, known.cost), known=True)
-        bound = resolved.request_class.bound
-        least = CostPair() if self._alone(resolved) else bound.least(info, self.index.taken)
+        least = CostPair() if alone else bound.least(info, self.index.taken)
         if least is None:
             return None
         wasted = least.cluster[-1] if least.cluster else 0
@@ -277,6 +277,8 @@ class Engine:
         self, resolved: ResolvedGroup, info: NodeInfo, ceiling: CostPair | None = None
     ) -> Result | None:
         of = resolved.request_class
+        if not of.results:
+            return None
         return of.results.saying(self.where(resolved, info), self.order.epoch, ceiling, of.budget)
 
     def _result(

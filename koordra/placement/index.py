@@ -126,7 +126,8 @@ class ClusterIndex:
         self._seen: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
         self._of_hold: dict[str, tuple[str, ...]] = {}
         self._viewers = KeySets()
-        self._stale: set[str] = set()
+        self._stale = set[str]()
+        self._loaded = set[str]()  # of these only what pods ask for is another
         self._followers: list[set[str]] = []
         self._undo: list[Callable[[], None]] | None = None
 
@@ -203,12 +204,11 @@ class ClusterIndex:
         versions = self.pods.repelling_version, self.pods.room_version
         try:
             if without:
-                for key, held in list(self.allocated.items()):
-                    if objects.identity(held.claim) in without:
-                        self._put_claim(key, None)
-                for key, placed in list(self.pods.placed.items()):
-                    if objects.identity(placed.pod) in without:
-                        self._put_pod(key, None)
+                held, placed = self.allocated.items(), self.pods.placed.items()
+                for key in [key for key, one in held if objects.identity(one.claim) in without]:
+                    self._put_claim(key, None)
+                for key in [key for key, one in placed if objects.identity(one.pod) in without]:
+                    self._put_pod(key, None)
                 self.settle()
             yield
         finally:
@@ -228,8 +228,7 @@ class ClusterIndex:
             return
         info, labels, inputs = self.nodes.get(name), objects.labels_of(node), node_predicate_inputs(node)
         known = info is not None
-        if info is None:
-            info = self.nodes[name] = NodeInfo(name, node, self)
+        info = self.nodes[name] = info or NodeInfo(name, node, self)
         if not known or info.labels != labels:
             info.generation += 1
             self.changes.append(Moved(name, info.state, info.state))
@@ -297,42 +296,43 @@ class ClusterIndex:
         if self._undo is not None:
             self._undo.append(partial(self._put_pod, key, before))
         self.pods.put(key, placed)
-        self._stale.update(one.node for one in (before, placed) if one is not None and one.node)
+        self._loaded.update(one.node for one in (before, placed) if one is not None and one.node)
 
     def settle(self) -> None:
         """Work out what the changes since the last time came to."""
-        if not self._stale:
+        if not (self._stale or self._loaded):
             return
-        stale, self._stale = self._stale, set()
-        for name in sorted(stale & self.nodes.keys()):
-            self._settle(self.nodes[name])
+        others, loaded, self._stale, self._loaded = self._stale, self._loaded, set(), set()
+        for name in sorted((others | loaded) & self.nodes.keys()):
+            self._settle(self.nodes[name], load_only=name not in others)
         for follower in self._followers:
-            follower.update(stale)
+            follower.update(others, loaded)
         self.known.retain(len(self.nodes))
         if len(self.changes) > _MOST_CHANGES:
             self.base += len(self.changes)
             self.changes.clear()
 
-    def _settle(self, info: NodeInfo) -> None:
+    def _settle(self, info: NodeInfo, *, load_only: bool) -> None:
         info.settled += 1
-        pools = self.inventory.pools(info.node)
-        if pools is not info.pools:
-            self._view(info, pools)
         info.load = self.pods.load.get(info.name, {})
-        info.trouble = self.allocations.unread([pool.id for pool in pools])
-        devices = self.known.usage_of(pools, self.taken, honors_partitions=honors_partitions(info.labels))
+        devices = info.state.devices if load_only and info.state is not None else None
+        if devices is None or devices.node_class is None:
+            pools = self.inventory.pools(info.node)
+            if pools is not info.pools:
+                self._view(info, pools)
+            info.trouble = self.allocations.unread([pool.id for pool in pools])
+            devices = self.known.usage_of(pools, self.taken, honors_partitions=honors_partitions(info.labels))
         inputs = info.predicate_inputs, tuple(sorted([one for one in info.load.items() if one[1]]))
         self._move(info, self.known.nodes_alike(devices, (info.trouble, *inputs)))
 
     def _move(self, info: NodeInfo, state: EquivalentNodes | None) -> None:
-        before = info.state
+        before, info.state = info.state, state
         if state is before:
             return
         if before is not None:
             before.leave(info.name)
         if state is not None:
             state.enter(info.name)
-        info.state = state
         info.generation += 1
         self.changes.append(Moved(info.name, before, state))
 

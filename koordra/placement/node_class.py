@@ -18,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Usage
@@ -45,11 +46,13 @@ class NodeClass:
 @dataclass(slots=True, eq=False)
 class NodeClassUsage:
     """`node_class` None: the devices of one node alone, which hold for no other and for no other moment.
-    `capacity`: once somebody has read it (`controller/reporting/capacity`)."""
+    Once somebody has read them: `capacity` (`controller/reporting/capacity`), and `most_free`, of each
+    capacity what a single device has left (`cost_bound`)."""
 
     node_class: NodeClass | None
     honors_partitions: bool
     capacity: NodeCapacity | None = None
+    most_free: Mapping[str, Decimal] | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -212,6 +212,8 @@ class Inventory:
 
 def available_counters(pool: Pool, taken: Usage) -> dict[tuple[str, str], Decimal]:
     """What is left of the pool's counters; may be negative where more was given out than is published now."""
+    if not pool.counters:
+        return {}
     left = dict(pool.counters)
     for identity, device in (*((entry.id, entry.device) for entry in pool.devices), *pool.others):
         if device.consumes_counters and taken.in_use(identity):

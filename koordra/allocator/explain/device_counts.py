@@ -17,6 +17,8 @@ _OFFERED_BY: Final = {
 }
 """By type of device: how a node comes to offer such."""
 
+_ORDER: Final = tuple(Cause)
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceCounts:
@@ -43,7 +45,7 @@ class DeviceCounts:
         has, at_best = f"the node has {self.of_class}", f"no node has more than {self.of_class}"
         cause = Cause.EXCEEDS_DEVICE
         if self.of_class >= self.needed:
-            cause = next((one for one in Cause if one in causes), Cause.INSUFFICIENT_CAPACITY)
+            cause = min(causes, key=_ORDER.index, default=Cause.INSUFFICIENT_CAPACITY)
             has = f"{self.suitable} of {self.of_class} suitable, {self.free} free"
             if not self.suitable:
                 has = f"none of {self.of_class} is suitable"

@@ -47,7 +47,7 @@ from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.waiting_reasons import Reasons, refused, renamed
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.cache.groups import Group, groups_in_use
+from koordra.controller.cache.groups import Group, as_it_waited, claims_in_use
 from koordra.controller.cache.slice_index import joint_slice
 from koordra.controller.reporting.claim_events import INTERNAL_ERROR
 from koordra.errors import (
@@ -93,9 +93,9 @@ class GroupPlacement:
     """The best place for a group, or why there is none (`reasons` by claim key).
 
     `allocations` are what is to be written, by claim key; `score`: higher is better, comparable between nodes
-    for one group. `interrupted`: it is undecided because one question
-    may cost so much only; asked again, it goes on. `defect`: the traceback of an error inside the
-    allocator. `served`: the pods that can start with it, of those that were asked for.
+    for one group. `interrupted`: it is undecided because one question may cost so much only; asked again, it
+    goes on. `defect`: the traceback of an error inside the allocator. `served`: the pods that can start with
+    it, of those that were asked for.
     """
 
     node: str | None = None
@@ -151,9 +151,7 @@ class Placer:
             for kind in _KINDS:
                 cache.listen(kind, partial(self._on_change, kind), replay=True)
         self.engine.settle()
-        if self.order.begin(
-            (resolved, _uids(group)) for group, resolved in self._readable(groups_in_use(cache))
-        ):
+        if self.order.begin(self._in_use(cache)):
             log.info("leftover_table_learned", claims=self.order.learned.table.pods, of="claims in use")
         self._read.clear()
 
@@ -198,6 +196,17 @@ class Placer:
         for group, resolved in self._readable(new):
             if self.order.observe(resolved, _uids(group)):
                 log.info("leftover_table_learned", claims=self.order.table.pods)
+
+    def _in_use(self, cache: ClusterCache) -> Iterator[tuple[ResolvedGroup, list[str]]]:
+        """With the uids of the claims. What is asked alike is read once: a large cluster runs a few
+        templates, many times."""
+        known: dict[Hashable, ResolvedGroup] = {}
+        for asked, pod, keys in claims_in_use(cache, self.engine.index.pods.requests_of):
+            if asked not in known:
+                group = as_it_waited(cache, pod, keys)
+                known.update((asked, resolved) for _, resolved in self._readable([group]))
+            if asked in known:
+                yield known[asked], [objects.identity(cache.claims[key]) for key in keys]
 
     # questions
 

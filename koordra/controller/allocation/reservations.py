@@ -35,9 +35,9 @@ starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from typing import Final
 
 from koordra.allocator.reasons import Cause, reason_of
@@ -157,12 +157,13 @@ class Reservations:
         starving = [groups[key] for key, at in self._starving_at().items() if at <= now and key in groups]
         most = max(1, len(nodes) // 10)
         left = sorted((group for group in starving if group.pods), key=self._turn, reverse=True)
+        least_used = _least_used(placer.nodes.values()) if left else []
         while left and len(self._held) < most:
             group = left.pop()
             place = objects.namespace(group.first)
             if sum(held.namespace == place for held in self._held.values()) >= max(1, most // 2):
                 continue
-            if self._reserve(group, placer, now):
+            if self._reserve(group, placer, least_used, now):
                 left.sort(key=self._turn, reverse=True)
         moments = [*(held.until for held in self._held.values()), *self._starving_at().values()]
         self._next = min((moment for moment in moments if moment > now), default=None)
@@ -181,11 +182,10 @@ class Reservations:
     def _turn(self, group: Group) -> tuple[int, int, Urgency]:
         return group.urgency[0], self._turns.get(objects.namespace(group.first), 0), group.urgency
 
-    def _reserve(self, group: Group, placer: Placer, now: float) -> bool:
+    def _reserve(self, group: Group, placer: Placer, least_used: Sequence[NodeInfo], now: float) -> bool:
         taken = {node for held in self._held.values() for node in held.nodes}
-        free = [info for name, info in placer.nodes.items() if name not in taken and info.holders]
-        nodes = sorted(free, key=lambda each: (_devices_in_use(each), each.name))[:MOST_TRIED]
-        for part, info in product(group.parts[: MOST_TRIED // 4], nodes):
+        free = (info for info in least_used if info.name not in taken and info.holders)
+        for part, info in product(group.parts[: MOST_TRIED // 4], islice(free, MOST_TRIED)):
             if placer.fits_when_empty(part, info):
                 self.nominate(group, info.name, now=now, why="a claim that takes much waits too long, of")
                 self._had_turn(objects.namespace(group.first))
@@ -286,6 +286,11 @@ class GangReservation(Reservations):
 
 def _namespace_of(gang: str) -> str:
     return gang.partition("/")[0]
+
+
+def _least_used(nodes: Iterable[NodeInfo]) -> list[NodeInfo]:
+    """The fewest devices in use first."""
+    return sorted(nodes, key=lambda info: (_devices_in_use(info), info.name))
 
 
 def _devices_in_use(info: NodeInfo) -> int:

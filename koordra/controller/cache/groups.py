@@ -13,13 +13,17 @@ Immediate claims that no pod waits for are groups of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
+from typing import NamedTuple
 
+from koordra.allocator.predicates import node_constraints_text
 from koordra.api import objects
 from koordra.api.kinds import PODS
 from koordra.api.objects import Object
+from koordra.api.reader import Reader
 from koordra.api.tables import KeySets
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
@@ -98,16 +102,36 @@ def _each(several: Iterable[Sequence[Object]]) -> tuple[Object, ...]:
     return tuple([found[key] for key in sorted(found)])
 
 
-def groups_in_use(cache: ClusterCache) -> Iterator[Group]:
-    """The claims of pods that run, by pod, as they were when they waited; each claim once."""
+class InUse(NamedTuple):
+    """A pod that runs, with the keys of its claims of koordra's, each claim once of all pods. `asked`: equal
+    for those that are counted alike."""
+
+    asked: Hashable
+    pod: Object
+    keys: Sequence[str]
+
+
+def claims_in_use(
+    cache: ClusterCache, requests_of: Callable[[Object], Mapping[str, Decimal]]
+) -> Iterator[InUse]:
+    """`requests_of`: what a pod takes of its node."""
     held = set(cache.claim_index.held)
     for entry in cache.pod_index.entries.values():
         if has_run(entry.pod) and (own := [key for key in entry.keys if key in held]):
             held.difference_update(own)
-            yield _as_it_waited(cache, entry.pod, own)
+            pod, claims = entry.pod, [cache.claims[key] for key in own]
+            said = [Reader(objects.spec_of(one), object="").content or objects.uid(one) for one in claims]
+            asked = (
+                objects.namespace(pod),
+                tuple(zip(map(entry.keys.index, own), said, strict=True)),
+                tuple(requests_of(pod).items()),
+                node_constraints_text({"spec": {**objects.spec_of(pod), "nodeName": ""}}),
+            )
+            yield InUse(asked, pod, own)
 
 
-def _as_it_waited(cache: ClusterCache, pod: Object, keys: Sequence[str]) -> Group:
+def as_it_waited(cache: ClusterCache, pod: Object, keys: Sequence[str]) -> Group:
+    """The group that these claims were in before they had devices, of the one pod."""
     unbound = {**pod, "spec": {**objects.spec_of(pod), "nodeName": ""}}
     claims = ({**cache.claims[key], "status": {}} for key in sorted(keys))
     return Group((PodClaims(unbound, tuple(claims)),))
@@ -120,7 +144,7 @@ def has_run(pod: Object) -> bool:
 
 class StartedPods:
     """Pods that began to run, each once. A pod that ran when it was first seen is none of them: an earlier
-    controller has seen it begin, or `groups_in_use` tells of it. Not thread-safe."""
+    controller has seen it begin, or `claims_in_use` tells of it. Not thread-safe."""
 
     def __init__(self, cache: ClusterCache) -> None:
         self._cache = cache
@@ -138,7 +162,7 @@ class StartedPods:
         held, started = self._cache.claim_index.held, self._started
         self._started = {}
         own = ((pod, [key for key in claim_keys(pod) if key in held]) for _, pod in sorted(started.items()))
-        return [_as_it_waited(self._cache, pod, keys) for pod, keys in own if keys]
+        return [as_it_waited(self._cache, pod, keys) for pod, keys in own if keys]
 
 
 class GroupIndex:

@@ -42,7 +42,7 @@ from koordra.topology.levels import level_between
 
 UNIT: Final = 1_000_000
 """Parts of a GPU."""
-
+_NONE: Final = Decimal(0)
 
 _On = Sequence[tuple[PublishedDevice, DeviceUse]]
 """The devices of a node, with what is in use of each."""
@@ -51,11 +51,13 @@ _Number = TypeVar("_Number", int, Decimal)
 
 
 class _Request(NamedTuple):
-    """One request on a NodeClass. `devices` could serve it, with what it takes of each, and `certain`ly one
-    of them is free if it is served; `of_nics`: it gets NICs alone. `taken`: millionths of GPUs that it takes
-    at most; `gpus`: how many it needs at least, of which it has `shares` that take `amounts` together."""
+    """One request on a NodeClass. `devices` could serve it, with what it takes of each (`least`: of any), and
+    `certain`ly one of them is free if it is served; `of_nics`: it gets NICs alone. `taken`: millionths of
+    GPUs that it takes at most; `gpus`: how many it needs at least, of which it has `shares` that take
+    `amounts` together."""
 
     devices: tuple[tuple[int, Amounts], ...]
+    least: Amounts
     certain: bool
     of_nics: bool
     taken: int
@@ -65,11 +67,13 @@ class _Request(NamedTuple):
 
 
 class _OnClass(NamedTuple):
-    """`taken`: millionths of GPUs that the group takes at most. `fewest`: GPUs that it needs at least, each
+    """`least`: what requests take of a device, whichever they get, of those that are certain. `taken`:
+    millionths of GPUs that the group takes at most. `fewest`: GPUs that it needs at least, each
     of which costs `distance`; so many of them cost `together` by their number. `amounts`: by capacity, what
     its shares of GPUs take at least."""
 
     requests: tuple[_Request, ...]
+    least: tuple[tuple[str, Decimal], ...]
     taken: int
     fewest: int
     distance: int
@@ -96,12 +100,17 @@ class CostBound:
         of = info.devices.node_class
         if of is None:
             return CostPair()
-        on = [(device, taken.of(device.id)) for pool in info.pools for device in pool.devices]
-        known = self._of_class.get_or_make(of, lambda: self._on([device for device, _ in on]))
-        for request in known.requests:
-            if request.certain and not any(
-                self._has_room(*on[at], amounts) for at, amounts in request.devices
-            ):
+        known, most = (
+            self._of_class.get_or_make(of, lambda: self._on(_devices(info))),
+            _most_free(info, taken),
+        )
+        certain = [request for request in known.requests if request.certain]
+        for request in certain:
+            if any(amount > most.get(name, 0) for name, amount in request.least.items()):
+                return None
+        on = [(device, taken.of(device.id)) for device in _devices(info)]
+        for request in certain:
+            if not any(self._has_room(*on[at], amounts) for at, amounts in request.devices):
                 return None
         if self._first_fit:
             return CostPair()
@@ -114,6 +123,26 @@ class CostBound:
         gpus = _gpus_needed(known, on)
         selection = known.distance * gpus + known.together[gpus]
         return CostPair(selection, (share,)) if self._aware else CostPair(0, (selection + share,))
+
+    def lacks(self, info: NodeInfo, taken: Usage) -> bool:
+        """Whether no single device has as much left as some request takes of one: the first look at thousands
+        of busy nodes."""
+        devices = info.devices
+        if devices.node_class is None:
+            return False
+        most = devices.most_free
+        if most is None:
+            most = devices.most_free = _most_free(info, taken)
+        for name, amount in self._known(devices.node_class, info).least:
+            if amount > most.get(name, _NONE):
+                return True
+        return False
+
+    def _known(self, of: NodeClass, info: NodeInfo) -> _OnClass:
+        known = self._of_class.get(of)
+        if known is None:
+            known = self._of_class[of] = self._on(_devices(info))
+        return known
 
     def _on(self, devices: Sequence[PublishedDevice]) -> _OnClass:
         requests = tuple(
@@ -131,6 +160,7 @@ class CostBound:
         shared = several and all(devices[at].device.allow_multiple_allocations for at in gpus)
         return _OnClass(
             requests,
+            tuple([one for request in requests if request.certain for one in request.least.items()]),
             sum(request.taken for request in requests),
             fewest,
             distance,
@@ -144,6 +174,7 @@ class CostBound:
         kinds = {devices[at].kind for at, _ in every}
         found = _Request(
             every,
+            _least(every, devices),
             certain=not any(wanted.takes_all or wanted.spec.admin_access for wanted, _ in ways),
             of_nics=kinds == {NIC} and all(own for _, own in ways),
             taken=max(
@@ -198,6 +229,31 @@ class CostBound:
             name not in capacity or use.consumed.get(name, 0) + amount <= capacity[name].value
             for name, amount in amounts.items()
         )
+
+
+def _devices(info: NodeInfo) -> list[PublishedDevice]:
+    return [device for pool in info.pools for device in pool.devices]
+
+
+def _least(serving: Sequence[tuple[int, Amounts]], devices: Sequence[PublishedDevice]) -> Amounts:
+    """What is taken of whatever device it is, of capacities that all of them have."""
+    named = [amounts.keys() & devices[at].device.capacity.keys() for at, amounts in serving]
+    return {
+        name: min(amounts[name] for _, amounts in serving)
+        for name in (frozenset.intersection(*map(frozenset, named)) if named else ())
+    }
+
+
+def _most_free(info: NodeInfo, taken: Usage) -> Amounts:
+    """Of each capacity, the most that a single device has left."""
+    most: dict[str, Decimal] = {}
+    for device in _devices(info):
+        use = taken.of(device.id)
+        if use.holder or (use.shares and not device.device.allow_multiple_allocations):
+            continue
+        for name, capacity in device.device.capacity.items():
+            most[name] = max(most.get(name, _NONE), capacity.value - use.consumed.get(name, _NONE))
+    return most
 
 
 def _gpus_needed(of: _OnClass, on: _On) -> int:
