@@ -1,6 +1,5 @@
 /* Virtual time. All that take part sleep but one; see world.h. A thread that is killed while it runs is found by who waits. */
 #include <errno.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <signal.h>
 #include <stdio.h>
@@ -44,8 +43,14 @@ static void wake_next(struct world *world)
         clock->now = clock->threads[next].until;
     if (next < WORLD_CLOCKS)
         scheduler_run(world);
-    atomic_store(&clock->turn, next < WORLD_CLOCKS ? next + 1 : 0);
-    syscall(SYS_futex, &clock->turn, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    uint32_t before = atomic_exchange(&clock->turn, next < WORLD_CLOCKS ? next + 1 : 0);
+    if (before)
+        atomic_store(&clock->threads[before - 1].runs, 0);
+    if (next == WORLD_CLOCKS)
+        return;
+    atomic_store(&clock->threads[next].runs, 1);
+    if (before != next + 1)
+        syscall(SYS_futex, &clock->threads[next].runs, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 static bool ended(uint32_t pid)
@@ -64,13 +69,13 @@ static bool ended(uint32_t pid)
 static void wait_for_turn(struct world *world, unsigned place)
 {
     struct world_clock *clock = &world->clock;
-    uint32_t turn;
-    while ((turn = atomic_load(&clock->turn)) != place + 1) {
+    while (!atomic_load(&clock->threads[place].runs)) {
         struct timespec patience = {.tv_nsec = 50000000};
-        if (syscall(SYS_futex, &clock->turn, FUTEX_WAIT, turn, &patience, NULL, 0) == 0 || errno != ETIMEDOUT)
+        if (syscall(SYS_futex, &clock->threads[place].runs, FUTEX_WAIT, 0, &patience, NULL, 0) == 0 || errno != ETIMEDOUT)
             continue;
         world_lock(world);
-        if (turn && turn == atomic_load(&clock->turn) && ended(clock->threads[turn - 1].pid)) {
+        uint32_t turn = atomic_load(&clock->turn);
+        if (turn && turn != place + 1 && ended(clock->threads[turn - 1].pid)) {
             clock->threads[turn - 1].used = 0;
             wake_next(world);
         }

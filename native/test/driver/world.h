@@ -80,7 +80,8 @@ struct world_clock {
     _Atomic uint32_t turn; /* thread + 1 */
     uint32_t reserved;
     struct {
-        uint32_t used, thread, pid, reserved;
+        uint32_t used, thread, pid;
+        _Atomic uint32_t runs; /* a futex: 1 while it is this one's turn */
         uint64_t until;
     } threads[WORLD_CLOCKS];
 };
