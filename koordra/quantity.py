@@ -83,3 +83,17 @@ def canonical(value: Decimal | int) -> str:
         if whole and whole % unit == 0:
             return f"{whole // unit}{suffix}"
     return str(whole)
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME = re.compile(r"(?:[0-9]{1,9}[smhd])+")
+_PART = re.compile(r"([0-9]+)([smhd])")
+
+
+def seconds_of(text: str, *, longest: float) -> float | None:
+    """A time as annotations and specs spell it: `300`, `90s`, `5m`, `1h30m`; None where it is none, or too
+    long."""
+    spelled, total = f"{text}s" if text.isdecimal() else text, 0.0
+    if _TIME.fullmatch(spelled):
+        total = sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(spelled))
+    return total if 0 < total <= longest else None

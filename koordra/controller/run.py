@@ -27,9 +27,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from koordra.api.kinds import DEVICE_HOLDS, PODS, RESOURCE_CLAIMS
+from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.controller.allocation.leftover_store import LeftoverStore
 from koordra.controller.allocation.placer import Placer
+from koordra.controller.allocation.reserved.reservations import NO_QUOTAS
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Informers
 from koordra.controller.elastic.reconcile import start_elastic
@@ -260,7 +261,6 @@ def _term(
                 partial(latency.observe, PODS),
             ],
             RESOURCE_CLAIMS: [partial(latency.observe, RESOURCE_CLAIMS)],
-            DEVICE_HOLDS: [legacy.on_hold] if legacy else [],
         },
     )
     latency.begin_term()
@@ -310,6 +310,7 @@ def _term(
         placer=Placer(learned=store.read(), asks_again=True),
         latency=latency,
         quota=legacy.held if legacy else None,
+        quotas=legacy or NO_QUOTAS,
         immediate=settings.immediate,
         levels=settings.levels,
     )

@@ -18,7 +18,7 @@ pod that would have to move, on an overlay without them.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -34,7 +34,6 @@ from koordra.allocator.search.search import BUDGET, MOST_BUDGET
 from koordra.allocator.search.solution import CostPair
 from koordra.api import names
 from koordra.api.claims import ResourceClaim
-from koordra.api.devices import DeviceID
 from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.api.tables import BoundedCache
 from koordra.effort import spend
@@ -50,6 +49,7 @@ from koordra.placement.candidates.candidate_list import (
     offer_of,
 )
 from koordra.placement.candidates.decision import Decision, Undecided, unplaced
+from koordra.placement.holders.kept_devices import offer_of_reserved
 from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.policy.learned_order import Failed, Learned, LearnedOrder
 from koordra.placement.request.claim_groups import ClaimGroup
@@ -99,6 +99,11 @@ class Engine:
         can be placed nowhere by anybody, and PlanError where a taint rule cannot be read."""
         resolved = self.resolve(group)
         self.settle()
+        reserved = offer_of_reserved(self, resolved, excluded, once=once)
+        return self.choose(resolved, excluded, once=once) if reserved is None else reserved
+
+    def choose(self, resolved: ResolvedGroup, excluded: Excluded, *, once: bool) -> Decision:
+        """`decide`, of what is settled, and without regard to what is reserved for the group."""
         of, choose = resolved.request_class, self._beside if resolved.group.allocated else self._choose
         while True:
             decision, tried = choose(resolved, excluded), of.budget
@@ -118,18 +123,6 @@ class Engine:
             return self._result(resolved, info, None).cost is not None
         taken = self.index.taken_without(info, without)
         return self.search(resolved, info, taken).offer is not None
-
-    def offer_of(
-        self, group: ClaimGroup, node: str, devices: Collection[DeviceID], *, without: frozenset[str]
-    ) -> Offer | None:
-        """These devices of the node for the group, as if these claims and pods (by uid) were gone."""
-        resolved = self.resolve(group)
-        self.settle()
-        info = self.index.nodes.get(node)
-        if info is None or refusals(self.index, resolved.group, info, without=without):
-            return None
-        taken, pools = self.index.taken_without(info, without), [one.only(devices) for one in info.pools]
-        return self.search(resolved, info, taken, pools=pools).offer
 
     def resolve(self, group: ClaimGroup | ResolvedGroup) -> ResolvedGroup:
         """The group with its claims resolved, again only if a DeviceClass changed. Raises ClaimRefused."""

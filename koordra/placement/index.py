@@ -30,8 +30,9 @@ from koordra.api.objects import Fields
 from koordra.api.tables import KeySets, set_or_drop
 from koordra.errors import InvalidManifest, PlanError
 from koordra.placement.holders.allocations import AllocatedClaim, Allocations
-from koordra.placement.holders.device_hold import HOLD, held_seats
+from koordra.placement.holders.device_hold import HOLD
 from koordra.placement.holders.node_pods import Load, NodePods, PlacedPod
+from koordra.placement.holders.reserved_seats import ReservedSeats
 from koordra.placement.node_class import EquivalentNodes, NodeClasses, NodeClassUsage, node_predicate_inputs
 
 NODE: Final = "Node"
@@ -124,7 +125,7 @@ class ClusterIndex:
         self.trouble: dict[str, str] = {}
         """Taint rules that cannot be read: nothing may be planned on without them."""
         self._seen: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
-        self._of_hold: dict[str, tuple[str, ...]] = {}
+        self.reserved = ReservedSeats()
         self._viewers = KeySets()
         self._stale = set[str]()
         self._loaded = set[str]()  # of these only what pods ask for is another
@@ -281,10 +282,9 @@ class ClusterIndex:
             self._pod(name, self._seen[POD].get(name))
 
     def _hold(self, key: str, new: Fields | None) -> None:
-        found = {} if new is None else held_seats(new)
-        for held in self._of_hold.get(key, ()):
+        gone, found = self.reserved.put(key, new)
+        for held in gone:
             self._put_claim(held, None)
-        set_or_drop(self._of_hold, key, tuple(found))
         for held, allocated in found.items():
             self._put_claim(held, allocated)
 

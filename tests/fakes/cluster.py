@@ -14,6 +14,7 @@ from koordra.api.kinds import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
+    RESERVATIONS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Kind,
@@ -33,6 +34,7 @@ _KINDS = (
     PERSISTENT_VOLUMES,
     POD_GROUP,
     DEVICE_HOLDS,
+    RESERVATIONS,
     FABRIC,
 )
 
@@ -50,6 +52,7 @@ class Cluster(Mapping[Kind, Table]):
     volumes: Sequence[Object] = ()
     pod_groups: Sequence[Object] = ()
     holds: Sequence[Object] = ()
+    reservations: Sequence[Object] = ()
     fabrics: Sequence[Object] = ()
 
     def __getitem__(self, kind: Kind) -> Table:

@@ -272,6 +272,7 @@ KINDS = (
     kinds.DEVICE_CLASSES,
     kinds.DEVICE_TAINT_RULES,
     kinds.DEVICE_HOLDS,
+    kinds.RESERVATIONS,
     POD_GROUP,
     COMPOSITES,
 )
@@ -336,6 +337,7 @@ class FakeCaches:
             pods=by_kind.get("pods", []),
             pod_groups=[*by_kind.get("podgroups", []), *by_kind.get(COMPOSITES.plural, [])],
             holds=by_kind.get("deviceholds", []),
+            reservations=by_kind.get("reservations", []),
         )
 
 

@@ -119,6 +119,7 @@ def shipped(more: tuple[str, ...] = ()) -> list[Object]:
                 "crds",
                 "policies",
                 "gangs",
+                "reservations",
                 "webhook",
                 "controller",
                 "kubelet-plugin",

@@ -27,6 +27,7 @@ _FIRST = (
     "ElasticGPUClass",
     "DeviceClass",
     "DeviceTaintRule",
+    "Reservation",
     "PriorityClass",
     "ConfigMap",
     "Service",

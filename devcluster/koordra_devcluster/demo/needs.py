@@ -2,7 +2,7 @@
 
 pods under other stacks' names       the webhook, and the controller with --legacy-pods
 ElasticGPUClass, ElasticGPUClaim     deploy/kustomize/elastic, and --elastic-gpu
-ResourceClass                        koordra's CustomResourceDefinitions
+ResourceClass, Reservation           koordra's CustomResourceDefinitions
 JobSet, PyTorchJob, Volcano's Job    the double of the operator that makes their pods
 Workload, PodGroup of Kubernetes     the feature gate that serves them
 networks of Multus                   the name by which the kubelet plugin tells Multus of its functions
@@ -17,9 +17,10 @@ from typing import Final
 
 from koordra.api import objects
 from koordra.api.elastic.elastic_gpu import GROUP as ELASTIC_GROUP
+from koordra.api.kinds import RESERVATIONS
 from koordra.api.objects import Object
 from koordra.api.pods import at, pods_in
-from koordra.api.resource_class import RESOURCE_CLASSES
+from koordra.api.resource_class import CLASS_PARAMETERS, RESOURCE_CLASSES
 from koordra.compat.detection import asks_by_annotation
 from koordra.compat.rewrite import names_devices
 from koordra.compat.settings import Settings
@@ -40,6 +41,7 @@ class Needs:
     legacy: bool = False
     elastic: bool = False
     resource_classes: bool = False
+    reservations: bool = False
     operators: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
     cni_resources: tuple[str, ...] = ()
@@ -51,11 +53,13 @@ class Needs:
         known = list(documents)
         versions = {str(one.get("apiVersion")) for one in known}
         groups = {version.partition("/")[0] for version in versions}
+        own = {one.get("kind") for one in known if one.get("apiVersion") == RESERVATIONS.api_version}
         pods = [pod for one in known for path in pods_in(one) if isinstance(pod := at(one, path), Mapping)]
         return cls(
             legacy=any(_is_legacy(pod) for pod in pods),
             elastic=ELASTIC_GROUP in groups,
-            resource_classes=RESOURCE_CLASSES.group in groups,
+            resource_classes=bool({RESOURCE_CLASSES.kind, CLASS_PARAMETERS.kind} & own),
+            reservations=RESERVATIONS.kind in own,
             operators=tuple(sorted({name for one in known if (name := operator_of(one))})),
             gates=(GENERIC_WORKLOAD,) if WORKLOADS.api_version in versions else (),
             cni_resources=tuple(
@@ -69,7 +73,7 @@ class Needs:
     @property
     def webhook(self) -> bool:
         """Whether koordra's webhook has to be there, and with it what deploy/kustomize/base installs."""
-        return self.legacy or self.elastic or self.resource_classes
+        return self.legacy or self.elastic or self.resource_classes or self.reservations
 
     @property
     def components(self) -> tuple[str, ...]:

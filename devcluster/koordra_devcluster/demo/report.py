@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import kinds, names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.objects import Object
-from koordra.errors import PlanError
+from koordra.errors import NotFound, PlanError
 from koordra.kube.client import KubeClient
 from koordra.placement import Plan, plan, read_inventory
 from koordra_devcluster.container_runtime.commands import OUTPUT
@@ -70,8 +71,12 @@ class Observation:
 
 
 def observe(client: KubeClient) -> Observation:
-    """Read every kind once. Raises ApiUnreachable while the server is away."""
-    return Observation({kind: client.list(kind)[0] for kind in READ})
+    """Read every kind once; what is held, where that is served. Raises ApiUnreachable while the server is
+    away."""
+    found = {kind: client.list(kind)[0] for kind in READ}
+    with suppress(NotFound):
+        found[kinds.DEVICE_HOLDS] = client.list(kinds.DEVICE_HOLDS)[0]
+    return Observation(found)
 
 
 def expects_pending(obj: Object) -> bool:

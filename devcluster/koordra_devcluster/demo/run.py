@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from koordra.api import objects
+from koordra.api import kinds, objects
 from koordra.api.objects import Object
 from koordra.errors import ApiError, ClusterError, KoordraError
 from koordra.kube.client import KubeClient
@@ -123,8 +123,14 @@ class Demo:
         first = plan.first
         refused = self.apply(client, first) if first else []
         if first:
+            kept = [one for one in first if one.get("kind") == kinds.RESERVATIONS.kind]
             self.wait_for(
-                client, lambda seen: bool(seen.claims) and all(map(report.is_allocated, seen.claims))
+                client,
+                lambda seen: (
+                    bool(seen.claims or kept)
+                    and all(map(report.is_allocated, seen.claims))
+                    and all(_is_kept(client, one) for one in kept)
+                ),
             )
         refused += self.apply(client, [one for one in plan.documents if one not in first])
         return self.wait(client, refused, wanted=plan.example.outcome if plan.example else None)
@@ -287,3 +293,10 @@ def _progress(observation: report.Observation) -> list[str]:
         if objects.status_of(pod).get("phase") == "Running"
     ]
     return slices + claims + pods
+
+
+def _is_kept(client: KubeClient, reservation: Object) -> bool:
+    place = objects.namespace(reservation)
+    found = client.get(kinds.RESERVATIONS, objects.name(reservation), namespace=place)
+    conditions = objects.status_of(found).get("conditions") or ()
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)

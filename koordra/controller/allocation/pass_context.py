@@ -80,6 +80,8 @@ class PassContext:
         self.events = EventDedup(report, clock=clock, holds=self._still_waits, reasons=reasons)
         self.feedback = FeedbackTracker(self.cache.pod_index, refusals=self.node_backoff.refusals)
         self.waiting = WaitingGroups()
+        self.before_allocation: Callable[[Group, Object, Fields], object] = lambda *_: None
+        """Called with the claim and what it is about to get."""
         self._conflicts = 0
         self._conflicts_before = 0
         self._wake_at: float | None = None
@@ -153,6 +155,7 @@ class PassContext:
         if (until := self._rests.get(objects.uid(claim), 0.0)) > self.clock():
             self.wake(until)
             return WriteResult(WriteOutcome.CONFLICT, claim, "kube-scheduler may be about to reserve it")
+        self.before_allocation(group, claim, allocation)
         pods, written = group.users(claim), self.settled(self.writer.allocate(claim, allocation))
         outcome, message = written.outcome, written.message
         if written.obj is not None and written.ok:

@@ -223,9 +223,10 @@ class Writer:
         return self._ask(partial(self.api.create, DEVICE_HOLDS, hold, namespace=namespace), hold)
 
     def change_hold(self, hold: Object) -> WriteResult:
-        """The spec as it is here, if the object has this version."""
-        spec = objects.spec_of(hold)
-        return self._send(DEVICE_HOLDS, hold, {"metadata": _this_version(hold), "spec": spec})
+        return self._send(DEVICE_HOLDS, hold, {"metadata": _this_version(hold), "spec": hold["spec"]})
+
+    def write_status(self, kind: Kind, obj: Object, status: Fields) -> WriteResult:
+        return self._send(kind, obj, {"metadata": _this_version(obj), "status": status}, subresource="status")
 
     def delete_hold(self, hold: Object) -> WriteResult:
         def delete() -> Object:
@@ -236,8 +237,7 @@ class Writer:
         return self._ask(delete, hold)
 
     def owner_of(self, kind: Kind, name: str, namespace: str) -> Object | None:
-        """Who owns the object, by what may be read; None where that is nobody's answer. Raises
-        ApiUnreachable."""
+        """Who owns an object; None where that is nobody's answer, or not ours. Raises ApiUnreachable."""
         try:
             return self.api.get(kind, name, namespace=namespace)
         except ApiUnreachable:

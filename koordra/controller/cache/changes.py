@@ -20,6 +20,7 @@ from koordra.api.kinds import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
+    RESERVATIONS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Kind,
@@ -83,13 +84,14 @@ OPTIONAL: Final = (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     DEVICE_HOLDS,
+    RESERVATIONS,
     *POD_GROUPS,
     *FABRICS,
 )
 """Kinds that a server may not serve, or not to us. What depends on them (taint rules, affinity across
 namespaces, volumes) is then left to kube-scheduler; without DeviceHolds nothing is held for gangs that lost a
-member. Those of other systems are looked for again every LOOK_AGAIN seconds: they may be installed at any
-time."""
+member, and nothing reserved. Those of other systems are looked for again every LOOK_AGAIN seconds: they may
+be installed at any time."""
 
 LOOK_AGAIN: Final = 60.0
 
@@ -108,6 +110,7 @@ KINDS: Final = {
             PERSISTENT_VOLUME_CLAIMS,
             RESOURCE_CLAIMS,
             DEVICE_HOLDS,
+            RESERVATIONS,
             PODS,
         )
     )

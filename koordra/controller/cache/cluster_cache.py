@@ -29,6 +29,7 @@ from koordra.api.kinds import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
+    RESERVATIONS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Kind,
@@ -88,6 +89,7 @@ class ClusterCache:
         self.volumes = self._tables[PERSISTENT_VOLUMES]
         self.claims = self._tables[RESOURCE_CLAIMS]
         self.holds = self._tables[DEVICE_HOLDS]
+        self.reservations = self._tables[RESERVATIONS]
         self.pods = self._tables[PODS]
         self.pod_groups = self._tables[POD_GROUP]
         self.fabrics = Fabrics(self._tables[FABRIC], self.nodes)

@@ -22,6 +22,7 @@ from koordra.api.kinds import NODES
 from koordra.api.objects import Object
 from koordra.api.tables import DueKeys
 from koordra.controller.allocation.eviction.preemption import EvictedWith
+from koordra.controller.allocation.hold_writes import HoldWrites
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.reservations import GangReservation
@@ -54,6 +55,7 @@ class GangController:
         excluded: ExcludedFor,
         unfit: ExcludedFor,
         starves_after: float,
+        writes: HoldWrites,
         beyond_quota: Callable[[], Mapping[str, str]] = dict,
         spared: Callable[[], EvictedWith] | None = None,
     ) -> None:
@@ -64,7 +66,7 @@ class GangController:
         self.reservation = GangReservation(starves_after=starves_after)
         self._gang_index = GangIndex(context.cache, self.ungating)
         self._events = reporter = GangEvents(context)
-        self.holds = holds = DeviceHolds(context, self._gang_index)
+        self.holds = holds = DeviceHolds(context, self._gang_index, writes)
         self._awaiting = Awaiting.of_context(context)
         self._live = LiveFiles(context)
         self.restarts = GangRestarts(context, self._events, self.holds)

@@ -15,7 +15,7 @@ from typing import Final
 
 from koordra.api import objects
 from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, Kind
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.controller.cache.changes import Informers
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.legacy.held_back import HeldBack, waiting_by_namespace
@@ -49,8 +49,8 @@ LOST: Final = "LegacyTemplateLost"
 
 
 class LegacyController:
-    """Makes templates again, deletes unused ones, counts quotas. `on_pod` and `on_hold` follow the term's
-    watches of pods and DeviceHolds; `wake` is called when a quota has changed."""
+    """Makes templates again, deletes unused ones, counts quotas. `on_pod` follows the term's watch of
+    pods, `on_hold` its DeviceHolds; `wake` is called when a quota has changed."""
 
     _caches: Informers
 
@@ -175,9 +175,17 @@ class LegacyController:
             self._changed.set()
 
     def on_hold(self, event: str, hold: Object, /) -> None:
-        """Listener of the watch of DeviceHolds."""
+        """DeviceHolds, as the leader has read and written them."""
         self._seats.on_hold(event, hold)
         self._changed.set()
+
+    def charged(self, claims: Sequence[Fields]) -> Object:
+        """As which a reservation's seat with these claims counts."""
+        return self._held_back.charged(claims)
+
+    def refusal(self, namespace: str, charged: Fields) -> str:
+        """Why the namespace's quotas have no room for one more seat; empty where they have."""
+        return self._held_back.refusal(namespace, charged) if self._is_read() else NOT_READ
 
     def _on_template(self, event: str, template: Object, /) -> None:
         self._usage.on_template(event, template)

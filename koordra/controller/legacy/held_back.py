@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from koordra.api import objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.controller.cache.pod_index import PodClaims, is_bound, is_living, may_be_planned
 from koordra.controller.legacy.held_seats import Held, HeldSeats
 from koordra.controller.legacy.quota import (
@@ -16,11 +17,12 @@ from koordra.controller.legacy.quota import (
     Gangs,
     beyond,
     bounded,
+    exceeded,
     in_scope,
     overdrawn,
     to_come,
 )
-from koordra.controller.legacy.usage import QuotaUsage, legacy_entries
+from koordra.controller.legacy.usage import MALFORMED, QuotaUsage, legacy_entries
 
 
 def waiting_by_namespace(members: Sequence[PodClaims]) -> dict[str, list[PodClaims]]:
@@ -90,6 +92,24 @@ class HeldBack:
         """The lines of the quota that are gone beyond; "" where none is."""
         held_seats = self._held_seats(objects.namespace(quota))
         return overdrawn(quota, self._counting(held_seats.charges))
+
+    def charged(self, claims: Sequence[Fields]) -> Object:
+        """As which a reservation's seat with these claims counts, of a DeviceHold's `chargedAs`."""
+        found: Counter[str] = Counter()
+        for spec in claims:
+            try:
+                found.update({name: amount or 0 for name, amount in self.usage.amounts_of("", spec).items()})
+            except MALFORMED:
+                continue
+        return {"amounts": {name: amount for name, amount in sorted(found.items()) if amount > 0}}
+
+    def refusal(self, namespace: str, charged: Fields) -> str:
+        """Why the namespace's quotas have no room for one more seat; empty where they have."""
+        quotas = [quota for quota in self.quotas(namespace) if bounded(quota)]
+        counted = self._counting(self._held_seats(namespace).charges if quotas else {})
+        asking = Charge({"metadata": {"namespace": namespace}, "spec": {}}, charged["amounts"])
+        asked = (exceeded(quota, asking, counted) for quota in quotas if in_scope(quota, asking.pod))
+        return next(filter(None, asked), "")
 
     def _held_seats(self, namespace: str) -> Held:
         return self.seats.charges(namespace, self.usage.charges(namespace))

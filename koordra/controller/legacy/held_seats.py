@@ -1,4 +1,5 @@
-"""What is held for gangs counts in quotas as the pods did that were lost, and never beside them.
+"""What is held for gangs counts in quotas as the pods did that were lost, and never beside them; what is
+reserved counts as what it is, and its owners' pods not beside it.
 
     a DeviceHold's seat    `chargedAs`: what quotas look at of the pod that had it
         its pod lives             the pod is charged, and the seat is not
@@ -6,6 +7,9 @@
         another pod is there in   that pod is charged, before everybody who waits, and of the seat what is
         its place                 beyond that: the same position of the job, or any pod of the gang without a
                                   seat where that has none
+
+    a reservation's seat   `chargedAs.amounts`: what claims like its own are charged under koordra's own
+                           names, less what the pods are charged whose claims take from it
 
 Counted by the leader, which gives out the devices: a pod for which the quota has no room beside what is held
 is let in, and waits (`quota`). So the webhook never refuses the pod that is made in a lost one's place.
@@ -76,11 +80,17 @@ class HeldSeats:
         by_owner = defaultdict[str, list[DeviceHold]](list)
         for hold in holds:
             by_owner[hold.owner].append(hold)
-        found = [self._of_gang(by_owner[owner], of_gang.get(owner, ())) for owner in sorted(by_owner)]
+        users = _users(holds, pods)
+        found = [self._of_owner(by_owner[owner], of_gang.get(owner, ()), users) for owner in sorted(by_owner)]
         charges = {name: charge for one in found for name, charge in one.charges.items()}
         return Held(charges, frozenset().union(*(one.back for one in found)))
 
-    def _of_gang(self, holds: Sequence[DeviceHold], pods: Iterable[Charge]) -> Held:
+    def _of_owner(
+        self,
+        holds: Sequence[DeviceHold],
+        pods: Iterable[Charge],
+        users: Mapping[tuple[str, int], list[Charge]],
+    ) -> Held:
         by_uid = {objects.uid(one.pod): one for one in pods}
         seats = [(hold, at, seat) for hold in holds for at, seat in _charged(hold)]
         lost = [one for one in seats if one[2].pod not in by_uid]
@@ -95,17 +105,32 @@ class HeldSeats:
         charges, back = dict[str, Charge](), set[str]()
         for hold, at, seat in lost:
             amounts, pod = self._of(seat), instead.get((hold.key, at))
+            for charge in users.get((hold.key, at), ()):
+                amounts = _beyond(amounts, charge)
             charges[f"held {hold.key} {at}"] = Charge(_as_pod(hold, at, seat), _beyond(amounts, pod))
             if pod is not None and not any(_beyond(pod.amounts, Charge({}, amounts)).values()):
                 back.add(objects.name(pod.pod))
         return Held(charges, frozenset(back))
 
     def _of(self, seat: Seat) -> Amounts:
-        found: dict[str, int] = {}
+        found = {name: int(amount) for name, amount in objects.fields(seat.charged.get("amounts")).items()}
         for entry in seat.charged.get("resourceClaims") or ():
             for name, amount in (self._amounts(str(entry.get("resourceClaimTemplateName"))) or {}).items():
                 found[name] = found.get(name, 0) + (amount or 0)
         return found
+
+
+def _users(holds: Sequence[DeviceHold], pods: Mapping[str, Charge]) -> dict[tuple[str, int], list[Charge]]:
+    """By hold and seat: the charges of pods whose claims take from it."""
+    by_claim = {
+        name: one for one in pods.values() for name in objects.pod_claim_names(one.pod).values() if name
+    }
+    return {
+        (hold.key, at): [by_claim[name] for name, _ in seat.claims if name in by_claim]
+        for hold in holds
+        if hold.owners
+        for at, seat in _charged(hold)
+    }
 
 
 def _charged(hold: DeviceHold) -> list[tuple[int, Seat]]:
@@ -115,7 +140,7 @@ def _charged(hold: DeviceHold) -> list[tuple[int, Seat]]:
 def _as_pod(hold: DeviceHold, at: int, seat: Seat) -> Object:
     namespace = objects.namespace(hold.obj)
     metadata = {"namespace": namespace, "name": f"held {hold.key} {at}", "creationTimestamp": ""}
-    return {"metadata": metadata, "spec": dict(seat.charged)}
+    return {"metadata": metadata, "spec": {**seat.charged}}
 
 
 def _beyond(seat: Amounts, pod: Charge | None) -> Amounts:

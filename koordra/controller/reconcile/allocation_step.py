@@ -32,10 +32,12 @@ from koordra.controller import claims as claims_of
 from koordra.controller.allocation.eviction.displacement import Unused, displaced
 from koordra.controller.allocation.eviction.disruption_budgets import refused_together
 from koordra.controller.allocation.eviction.preemption import EvictedWith, EvictionBackoff, Preemption
+from koordra.controller.allocation.hold_writes import HoldWrites
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.allocation.reservations import Reservations
+from koordra.controller.allocation.reserved.reservations import NO_QUOTAS, DeviceReservations, Quotas
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.groups import Group, StartedPods
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
@@ -81,6 +83,7 @@ class AllocationStep:
         preemption: bool,
         placer: Placer | None = None,
         quota: Quota | None = None,
+        quotas: Quotas = NO_QUOTAS,
     ) -> None:
         self._context = context
         self._preemption = preemption
@@ -91,12 +94,17 @@ class AllocationStep:
         self.conflicts = ConflictWatch(context.cache)
         self.imex = ImexDomains(context.cache)
         self._predicates = InterPodPredicates(context.cache, self.placer.engine.index)
+        writes = HoldWrites(context)
+        self.reserved = DeviceReservations(
+            context, self.placer, writes, excluded=self.excluded, quotas=quotas
+        )
         self.gangs = GangController(
             context,
             self.placer,
             excluded=self.excluded,
             unfit=self.unfit,
             starves_after=starves_after,
+            writes=writes,
             beyond_quota=lambda: self.queue.beyond_quota,
             spared=self._spared if preemption else None,
         )
@@ -113,6 +121,7 @@ class AllocationStep:
         context, cache, now = self._context, self._context.cache, self._context.clock()
         for node in cache.capacity_epoch.changed_nodes():
             context.node_backoff.retry_node(node, now)
+        self.reserved.sync()
         self.placer.sync(cache)
         self.conflicts.sync()
         self.queue.ask_quota(now)
@@ -122,6 +131,7 @@ class AllocationStep:
         context.wake(self.reservations.review(self.queue.groups, self.placer, now=now))
         pods = self.placer.engine.index.pods
         epoch = cache.capacity_epoch.epoch + pods.room_version
+        self.reserved.fill((epoch, self.conflicts.version))
         concerns = epoch, self.conflicts.version, self.reservations.version, self._predicates.version
         excluded, touched = context.node_backoff.changed(now), self._predicates.touched
         gangs = self.gangs.begin(
@@ -153,6 +163,7 @@ class AllocationStep:
             finally:
                 self._turns.charge(turn, effort.steps)
         self.gangs.end()
+        self.reserved.tell()
         context.wake(self.queue.next_pause)
         if (pause := self._turns.next_pass) is not None:
             context.wake(now + pause)
@@ -290,13 +301,8 @@ class AllocationStep:
         self.gangs.give_up(victims)
         for victim in victims:
             written = self._context.writer.evict(victim)
-            log.info(
-                "pod_evicted",
-                pod=objects.key(victim),
-                node=node,
-                outcome=written.outcome.value,
-                message=written.message,
-            )
+            outcome, said = written.outcome, written.message
+            log.info("pod_evicted", pod=objects.key(victim), node=node, outcome=outcome.value, message=said)
             if written.ok:
                 self._context.events.report(claim_events.preempted(victim, group.pods[0], node=node))
             elif written.outcome is not WriteOutcome.GONE:

@@ -36,6 +36,7 @@ from koordra.controller.allocation.eviction.driver_release import DriverRelease
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.reservations import STARVES_AFTER
+from koordra.controller.allocation.reserved.reservations import NO_QUOTAS, Quotas
 from koordra.controller.allocation.scheduler_feedback import SchedulerRefusal
 from koordra.controller.allocation.writes import WriteOutcome, Writer
 from koordra.controller.cache.changes import ChangeQueue
@@ -82,6 +83,7 @@ class Reconciler:
         placer: Placer | None = None,
         latency: LatencyBreakdown | None = None,
         quota: Quota | None = None,
+        quotas: Quotas = NO_QUOTAS,
         immediate: ImmediateRules = DEFAULT_RULES,
         levels: Levels | None = None,
     ) -> None:
@@ -95,7 +97,12 @@ class Reconciler:
             immediate=immediate,
         )
         self.allocation = AllocationStep(
-            context, starves_after=starves_after, preemption=preemption, placer=placer, quota=quota
+            context,
+            starves_after=starves_after,
+            preemption=preemption,
+            placer=placer,
+            quota=quota,
+            quotas=quotas,
         )
         self._driver_release = DriverRelease(context, self.allocation.gangs.together)
         self.cache = cache = context.cache

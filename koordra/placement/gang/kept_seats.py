@@ -1,6 +1,6 @@
-"""Members that come back to the devices that were held for them.
+"""Members that come back to the devices that were held for them, or for whom some are reserved.
 
-    member with a seat ─▶ the very devices, if they do for it still
+    member with a seat ─▶ the very devices, if they do for it still; of what is reserved for it, some
     all others ─────────▶ `place_gang`, beside those who have their seats again
 
 What is held for sisters that are not back yet stays theirs. Where a seat does not do any more (its node is
@@ -12,7 +12,7 @@ others count for nothing here: what is held was given out before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -34,6 +34,8 @@ from koordra.placement.gang.types import (
     NewMember,
     PlacedMember,
 )
+from koordra.placement.holders.kept_devices import offer_of_devices
+from koordra.placement.holders.reserved_seats import ReservedSeat
 
 
 class KeptSeat(NamedTuple):
@@ -49,13 +51,17 @@ def place_in_seats(
     gang: GangRequest, seats: Mapping[str, KeptSeat], engine: Engine, *, budget: int = 1
 ) -> GangAnswer:
     """`seats` by member key: those on nodes where the member may run."""
-    if not seats:
+    reserved = {one.key: engine.index.reserved.for_pods(one.group.pods) for one in gang.members}
+    released = [seat.held for seat in seats.values()]
+    if all(reserved.values()):  # else others of the gang would have what is kept for some
+        released += dict.fromkeys(seat.held for those in reserved.values() for seat in those)
+    if not seats and not any(reserved.values()):
         return place_gang(gang, engine, budget=budget)
     with engine.index.overlay():
         domains = _domains(gang, engine)
-        again = _again(gang, seats, domains, engine)
-        for seat in seats.values():
-            engine.index.release(seat.held)
+        again = _again(gang, seats, reserved, domains, engine)
+        for held in released:
+            engine.index.release(held)
         rest = replace(
             gang,
             members=[member for member in gang.members if member.key not in again],
@@ -65,30 +71,41 @@ def place_in_seats(
         if isinstance(answer, GangPlaced):
             return _together(gang, list(again.values()), answer, list(domains))
     with engine.index.overlay():
-        for seat in seats.values():
-            engine.index.release(seat.held)
+        for held in released:
+            engine.index.release(held)
         return place_gang(gang, engine, budget=budget)
 
 
 def _again(
-    gang: GangRequest, seats: Mapping[str, KeptSeat], domains: Mapping[str, Mapping[str, str]], engine: Engine
+    gang: GangRequest,
+    seats: Mapping[str, KeptSeat],
+    reserved: Mapping[str, Sequence[ReservedSeat]],
+    domains: Mapping[str, Mapping[str, str]],
+    engine: Engine,
 ) -> dict[str, tuple[NewMember, PlacedMember]]:
-    """Who has its seat again, by key; each counts for those after it."""
+    """Who has its seat again, or one that is reserved, by key; each counts for those after it."""
     engine.settle()
     found: dict[str, tuple[NewMember, PlacedMember]] = {}
     for member in gang.members:
-        seat = seats.get(member.key)
-        if seat is None or member.group.missing:
+        if member.group.missing:
             continue
-        try:
-            offer = engine.offer_of(member.group, seat.node, seat.devices, without=frozenset({seat.uid}))
-        except ClaimRefused:
-            continue
-        if offer is not None:
-            placed = _placed(member, offer, domains.get(seat.node, {}))
-            engine.index.release(seat.held)
-            _assume(member, offer, engine)
-            found[member.key] = member, placed
+        own = seats.get(member.key)
+        free = [seat for seat in reserved.get(member.key, ()) if seat.node not in member.excluded]
+        asked: list[KeptSeat | ReservedSeat] = [*([own] if own is not None else ()), *free]
+        for seat in asked:
+            try:
+                offer = offer_of_devices(
+                    engine, member.group, seat.node, seat.devices, without=frozenset({seat.uid})
+                )
+            except ClaimRefused:
+                break
+            if offer is not None:
+                placed = _placed(member, offer, domains.get(seat.node, {}))
+                if seat is own:
+                    engine.index.release(seat.held)
+                _assume(member, offer, engine)
+                found[member.key] = member, placed
+                break
     return found
 
 

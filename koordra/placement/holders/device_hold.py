@@ -4,9 +4,11 @@
     spec.owner        for whom, in words: `gang default/train`
     spec.priority     whoever is more urgent may take what is held
     spec.seconds      for how long a seat is held once nobody has it
+    spec.owners[]     of a reservation: whose pods may take from the seats (reservation)
     spec.seats[]      `name` (role and index, empty where there is none), `node`, `devices` (results as an
                       allocation has them), `pod` and `claims` that have or had them, `until`, `givenUp`,
-                      `heldBefore`, `chargedAs`
+                      `heldBefore`, `chargedAs`; of a reservation `whole`: all that is kept, of which
+                      `devices` are what its claims have not taken
 
 A seat without `until` is in use: its claims take what it takes. One with `until` is held, and counts like an
 allocated claim for everything that reads the index: placements, explanations, figures, plans. Who a hold is
@@ -15,9 +17,8 @@ for is placed as if it were not there (`ClusterIndex.release`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from koordra.allocator.explain.rejection import HELD_FOR
 from koordra.api import objects
@@ -26,6 +27,7 @@ from koordra.api.devices import DeviceID
 from koordra.api.objects import Fields, Object
 from koordra.errors import InvalidManifest
 from koordra.placement.holders.allocations import AllocatedClaim
+from koordra.placement.holders.reservation import mappings as _mappings
 
 HOLD: Final = "DeviceHold"
 
@@ -45,6 +47,7 @@ class Seat:
     given_up: bool = False
     before: str = ""
     charged: Fields = field(default_factory=dict)
+    whole: tuple[Fields, ...] = ()
 
     @classmethod
     def read(cls, said: Fields) -> Seat:
@@ -57,7 +60,8 @@ class Seat:
             str(said.get("until") or ""),
             said.get("givenUp") is True,
             str(said.get("heldBefore") or ""),
-            charged if isinstance(charged := said.get("chargedAs"), Mapping) else {},
+            objects.fields(said.get("chargedAs")),
+            tuple(_mappings(said.get("whole"))),
         )
 
     @property
@@ -81,6 +85,7 @@ class Seat:
             **({"givenUp": True} if self.given_up else {}),
             **({"heldBefore": self.before} if self.before else {}),
             **({"chargedAs": dict(self.charged)} if self.charged else {}),
+            **({"whole": list(self.whole)} if self.whole else {}),
         }
 
     def held(self, until: str) -> Seat:
@@ -96,6 +101,7 @@ class DeviceHold:
     priority: int
     seconds: int
     seats: tuple[Seat, ...]
+    owners: tuple[Fields, ...] = ()
 
     @classmethod
     def of(cls, obj: Fields) -> DeviceHold:
@@ -106,6 +112,7 @@ class DeviceHold:
             _number(spec.get("priority")),
             _number(spec.get("seconds")),
             tuple(map(Seat.read, _mappings(spec.get("seats")))),
+            tuple(_mappings(spec.get("owners"))),
         )
 
     @property
@@ -118,6 +125,7 @@ class DeviceHold:
             "priority": self.priority,
             "seconds": self.seconds,
             "seats": [seat.to_dict() for seat in self.seats],
+            **({"owners": list(self.owners)} if self.owners else {}),
         }
 
 
@@ -136,7 +144,7 @@ def held_seats(obj: Fields) -> dict[str, AllocatedClaim]:
     not written by koordra, and holds nothing."""
     hold, found = DeviceHold.of(obj), dict[str, AllocatedClaim]()
     for seat in hold.seats:
-        if seat.until:
+        if seat.until and seat.devices:
             claim = _as_claim(obj, seat)
             try:
                 allocation = Allocation.of_claim(claim)
@@ -151,10 +159,6 @@ def _as_claim(obj: Fields, seat: Seat) -> Object:
     metadata = {"namespace": objects.namespace(obj), "name": objects.name(obj), "uid": held_uid(obj, seat)}
     status = {"allocation": {"devices": {"results": list(seat.devices)}}}
     return {"kind": HOLD, "metadata": metadata, "status": status}
-
-
-def _mappings(value: Any) -> list[Fields]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, Sequence) else []
 
 
 def _number(value: object) -> int:

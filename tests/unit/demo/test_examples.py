@@ -33,6 +33,7 @@ def test_an_example_is_whole_and_says_what_comes_of_it(name: str) -> None:
     assert needs.legacy is (name.startswith("legacy-") or name == "elastic-gpu")
     assert needs.elastic is (name == "elastic-gpu")
     assert needs.resource_classes is name.startswith("resource-class")
+    assert needs.reservations is (name == "reservation")
     assert checks.problems(example.documents, installed=installed(needs), gates=needs.gates) == []
     told = (examples.folder() / name / examples.FILE).read_text()
     readme = (examples.folder() / name / "README.md").read_text()

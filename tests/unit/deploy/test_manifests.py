@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from koordra.api import names, resource_class
-from koordra.api.kinds import DEVICE_HOLDS
+from koordra.api.kinds import DEVICE_HOLDS, RESERVATIONS
 from koordra.controller.run import LEASE_NAME
 from koordra.controller.webhook import cert_rotation, handlers
 from koordra.controller.webhook.cert_rotation import SECRET_NAME, SERVICE_NAME
@@ -184,7 +184,7 @@ def test_the_roles_name_the_objects_of_the_code() -> None:
 
 def test_the_crds_are_those_of_the_code() -> None:
     found = {obj["metadata"]["name"]: obj for obj in of_kind("crds", "CustomResourceDefinition")}
-    kinds = (resource_class.RESOURCE_CLASSES, resource_class.CLASS_PARAMETERS, DEVICE_HOLDS)
+    kinds = (resource_class.RESOURCE_CLASSES, resource_class.CLASS_PARAMETERS, DEVICE_HOLDS, RESERVATIONS)
     assert set(found) == {str(kind) for kind in kinds}
     for kind in kinds:
         spec = found[str(kind)]["spec"]

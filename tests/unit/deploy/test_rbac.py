@@ -238,7 +238,7 @@ def test_rbac_is_exactly_what_is_used(cluster: Cluster) -> None:
         (line["group"], line["resource"], line["verb"]) for line in cluster.requests() if line["code"] == 403
     }
     assert refused == set(), "asked for, but not granted"
-    assert cluster.used() - granted() - granted("gangs") == set()
+    assert cluster.used() - granted() - granted("gangs") - granted("reservations") == set()
 
 
 @contextlib.contextmanager

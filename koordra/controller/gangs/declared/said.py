@@ -5,7 +5,6 @@ All members say the same, or the gang is refused: nobody can tell which of them 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,11 +13,9 @@ from typing import Final, TypeVar
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import whole_number
+from koordra.quantity import seconds_of
 
 LONGEST_TIMEOUT: Final = 7 * 24 * 3600.0
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_TIME: Final = re.compile(r"(?:[0-9]{1,9}[smhd])+")
-_PART: Final = re.compile(r"([0-9]+)([smhd])")
 
 _Word = TypeVar("_Word", bound=StrEnum)
 _Read = Callable[[Object], Mapping[str, str]]
@@ -48,7 +45,7 @@ class Said:
 
     def seconds(self, name: str) -> float | None:
         text = self.text(name)
-        seconds = None if text is None else seconds_of(text)
+        seconds = None if text is None else seconds_of(text, longest=LONGEST_TIMEOUT)
         if text is not None and seconds is None:
             self.problems.append(
                 f"{name} is {text[:40]!r}: write a time such as 300s, 5m or 1h30m, 7 days at most"
@@ -61,11 +58,3 @@ class Said:
             return None if text is None else words(text)
         self.problems.append(f"{name} is {text[:40]!r}: write {' or '.join(words)}")
         return None
-
-
-def seconds_of(text: str) -> float | None:
-    """`300`, `90s`, `5m`, `1h30m`; None where it is no time, or too long."""
-    spelled, total = f"{text}s" if text.isdecimal() else text, 0.0
-    if _TIME.fullmatch(spelled):
-        total = sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(spelled))
-    return total if 0 < total <= LONGEST_TIMEOUT else None

@@ -49,11 +49,12 @@ from koordra.controller.gangs.declared.gang_ref import (
     Source,
 )
 from koordra.controller.gangs.declared.roles import RoleTerms, roles_of, start_order
-from koordra.controller.gangs.declared.said import LONGEST_TIMEOUT, Said, seconds_of
+from koordra.controller.gangs.declared.said import LONGEST_TIMEOUT, Said
 from koordra.controller.gangs.declared.subgroups import subgroups_of
 from koordra.controller.gangs.declared.topology_of_others import topology_terms
 from koordra.controller.gangs.declared.topology_terms import ANYWHERE, TopologyTerms
 from koordra.controller.gangs.declared.workload_kind import kind_of, role_of
+from koordra.quantity import seconds_of
 
 TIMEOUT: Final = 300.0
 HOLD: Final = 600.0
@@ -178,7 +179,9 @@ def terms_of(
     if timeout is None and (seconds := _positive(spec.get("scheduleTimeoutSeconds"))) is not None:
         timeout = min(float(seconds), LONGEST_TIMEOUT)
     if timeout is None:
-        timeout = seconds_of(said.text(KOORDINATOR + "waiting-time") or "") or TIMEOUT
+        timeout = (
+            seconds_of(said.text(KOORDINATOR + "waiting-time") or "", longest=LONGEST_TIMEOUT) or TIMEOUT
+        )
     if ref.source is Source.KOORDRA and least is None and not problems:
         problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
     order = start_order(said.pods, problems, whole=labelled and len(said.pods) >= (least or 1))
@@ -255,7 +258,7 @@ def _hold(said: Said) -> float:
     text = said.text(GANG_HOLD)
     if text is None or text in ("0", "0s"):
         return HOLD if text is None else 0.0
-    seconds = seconds_of(text)
+    seconds = seconds_of(text, longest=LONGEST_TIMEOUT)
     if seconds is None or seconds > LONGEST_HOLD:
         said.problems.append(
             f"{GANG_HOLD} is {text[:40]!r}: write a time such as 90s or 10m, 1 hour at most, or 0"

@@ -38,6 +38,7 @@ from koordra.controller.gangs.seats.recorded import gang_of_owner, seat_to_come
 from koordra.effort import counted, is_spent
 from koordra.placement.gang import GangPlaced
 from koordra.placement.holders.device_hold import Seat
+from koordra.placement.holders.kept_devices import offer_of_devices
 from koordra.placement.index import NodeInfo
 
 MOST_STEPS: Final = 20_000
@@ -136,8 +137,8 @@ class SeatExchange:
         if member.group.missing:
             return ""
         try:
-            offer = self.placer.engine.offer_of(
-                member.group, one.node, one.seat.device_ids, without=frozenset({one.uid})
+            offer = offer_of_devices(
+                self.placer.engine, member.group, one.node, one.seat.device_ids, without=frozenset({one.uid})
             )
         except ClaimRefused:
             return ""

@@ -24,6 +24,7 @@ from koordra.controller.cache.groups import Group
 from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.placement.decide import Excluded
 from koordra.placement.holders.device_hold import DeviceHold
+from koordra.placement.holders.reservation import owns
 from koordra.placement.index import NodeInfo
 
 
@@ -99,7 +100,8 @@ class ImexDomains:
             hold,
             nodes,
         ) in self._of_hold.values():  # a gang's domain is called as those are whom it is held for
-            if wanted != {hold.owner} and hold.priority >= priority:
+            theirs = all(owns(hold.owners, objects.namespace(hold.obj), pod) for pod in group.pods)
+            if wanted != {hold.owner} and hold.priority >= priority and not (hold.owners and theirs):
                 holders |= dict.fromkeys(nodes, hold.owner)
         for domain, claims in self.members.items():
             if wanted != {domain.domain}:

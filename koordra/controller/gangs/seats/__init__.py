@@ -1,7 +1,6 @@
 """A started gang keeps its seats: what a member had is held for the pod that its owner makes instead.
 
     recorded        the seats of a gang, as they stand in its DeviceHolds, and what becomes of them. Pure
-    hold_object     how a record is called and dated
     job_owner       whom the record belongs to, so that it ends with the job
     device_holds    the records: read through the cache, written before anything depends on them
 

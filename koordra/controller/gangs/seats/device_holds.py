@@ -11,6 +11,7 @@
 
 One object has up to MOST_SEATS seats, and a gang as many objects as it needs. Each write names the version
 that it changes. Where the API server refuses, nothing is held for the gang, and it starts all the same.
+Holds of reservations are nobody's here, but for what somebody more urgent takes.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ from koordra.api import objects
 from koordra.api.kinds import DEVICE_HOLDS, RESOURCE_CLAIMS
 from koordra.api.objects import Fields, Object
 from koordra.api.tables import DueKeys, set_or_drop
+from koordra.controller.allocation.hold_object import after, held_keys, object_name, seconds_until
+from koordra.controller.allocation.hold_writes import MOST_SEATS, HoldWrites, in_objects
 from koordra.controller.allocation.pass_context import REFUSED_PAUSE, PassContext
-from koordra.controller.allocation.writes import WriteOutcome, WriteResult
 from koordra.controller.gangs.membership import Gang, GangIndex, Member
-from koordra.controller.gangs.seats.hold_object import after, held_keys, object_name, seconds_until
 from koordra.controller.gangs.seats.job_owner import JobOwners
 from koordra.controller.gangs.seats.recorded import (
     Kept,
     Now,
     gang_of_owner,
     held_for,
+    is_of_gang,
     kept_of,
     owner_of,
     renewed,
@@ -45,10 +47,8 @@ from koordra.placement.holders.device_hold import DeviceHold, Seat, held_uid
 
 log = get_logger(__name__)
 
-MOST_SEATS: Final = 200
-"""In one object; a seat of 8 GPUs and 8 NICs takes 1.5 KB."""
 MOST_HELD: Final = 10_000
-"""Seats that are held for the gangs of one namespace at a time."""
+"""Seats that are held in one namespace at a time."""
 
 
 class HeldSeat(NamedTuple):
@@ -73,7 +73,7 @@ class HeldSeat(NamedTuple):
 class DeviceHolds:
     """Not thread-safe."""
 
-    def __init__(self, context: PassContext, gangs: GangIndex) -> None:
+    def __init__(self, context: PassContext, gangs: GangIndex, writes: HoldWrites) -> None:
         self._context = context
         self._gangs = gangs
         self._of_gang: dict[str, dict[str, DeviceHold]] = {}
@@ -84,9 +84,7 @@ class DeviceHolds:
         """By namespace: the number of such seats."""
         self._touched: set[str] = set()
         self._changed: set[str] = set()
-        self._unwritten: set[str] = set()
-        """Keys of objects that are not as they are here in the API yet."""
-        self._refused_until = 0.0
+        self._writes = writes
         self._due = DueKeys()
         self._deadlines: dict[str, dict[tuple[str, str], float]] = {}
         """By gang, and by pod and `until` of a seat: when the hold ends by the monotonic clock."""
@@ -101,6 +99,8 @@ class DeviceHolds:
     def _on_hold(self, key: str, before: Object | None, now: Object | None) -> None:
         old, new = (None if obj is None else DeviceHold.of(obj) for obj in (before, now))
         for hold in filter(None, (old, new)):
+            if not is_of_gang(hold.owner):
+                continue
             gang = gang_of_owner(hold.owner)
             of_gang = self._of_gang.setdefault(gang, {})
             set_or_drop(of_gang, key, new if hold is new else None)
@@ -113,7 +113,6 @@ class DeviceHolds:
         had, has = held_keys(old), held_keys(new)
         set_or_drop(self._holding, key, new if has else None)
         self._held_in[key.partition("/")[0]] += len(has) - len(had)
-        self._unwritten.discard(key)
         if had - has:
             self._context.cache.capacity_epoch.epoch += 1
             self._context.wake(self._context.clock())
@@ -138,7 +137,7 @@ class DeviceHolds:
         self._touched.update(gangs)
 
     def weaker_than(self, priority: int) -> list[HeldSeat]:
-        """What is held for gangs that are less urgent."""
+        """What is held for gangs, and reserved, that is less urgent."""
         return [
             HeldSeat(hold, seat)
             for _, hold in sorted(self._holding.items())
@@ -148,8 +147,9 @@ class DeviceHolds:
         ]
 
     def held(self) -> list[HeldSeat]:
-        """All that nobody has."""
-        return [HeldSeat(hold, seat) for hold in self._holding.values() for seat in hold.seats if seat.until]
+        """All of gangs that nobody has."""
+        holding = [hold for hold in self._holding.values() if is_of_gang(hold.owner)]
+        return [HeldSeat(hold, seat) for hold in holding for seat in hold.seats if seat.until]
 
     def exchange(self, held: HeldSeat, seat: Seat) -> None:
         """Hold this one in its place. Raises ApiUnreachable."""
@@ -201,13 +201,10 @@ class DeviceHolds:
         if not seconds:
             became = [None] * len(recorded)
         priority = holds[0].priority if gang is None else -gang.urgency[0]
-        at = 0
-        for hold in holds:
-            kept = [seat for seat in became[at : at + len(hold.seats)] if seat is not None]
-            at += len(hold.seats)
+        for hold, kept in zip(holds, in_objects(holds, became), strict=True):
             room = MOST_SEATS - len(kept)
-            kept, new = [*kept, *new[:room]], new[room:]
-            self._change(replace(hold, seats=tuple(kept), seconds=seconds, priority=priority), hold)
+            seats, new = (*kept, *new[:room]), new[room:]
+            self._change(replace(hold, seats=seats, seconds=seconds, priority=priority), hold)
         while new and gang is not None:
             self._create(gang, new[:MOST_SEATS], seconds, priority)
             new = new[MOST_SEATS:]
@@ -288,26 +285,10 @@ class DeviceHolds:
     # writes
 
     def _change(self, wanted: DeviceHold, hold: DeviceHold) -> None:
-        """Here at once, and in the API."""
-        same = (wanted.seats, wanted.seconds, wanted.priority) == (hold.seats, hold.seconds, hold.priority)
-        if same and hold.key not in self._unwritten:
-            return
-        key, cache, writer = hold.key, self._context.cache, self._context.writer
-        obj: Object = {**hold.obj, "spec": wanted.spec()}
-        cache.put_hold(key, obj)
-        self._unwritten.add(key)
-        written = writer.change_hold(obj) if wanted.seats else writer.delete_hold(obj)
-        self._settled(written, gang_of_owner(hold.owner))
-        if written.outcome is WriteOutcome.GONE or (written.ok and not wanted.seats):
-            cache.put_hold(key, None)
-        elif written.ok:
-            cache.put_hold(key, written.obj)
+        if self._writes.change(wanted, hold):
+            self._due.add(self._context.clock() + REFUSED_PAUSE, gang_of_owner(hold.owner))
 
     def _create(self, gang: Gang, seats: Sequence[Seat], seconds: int, priority: int) -> bool:
-        now = self._context.clock()
-        if now < self._refused_until:
-            self._due.add(self._refused_until, gang.key)
-            return False
         owner = self._owners.job_of(gang)
         if owner is None:
             return False
@@ -316,21 +297,8 @@ class DeviceHolds:
             "namespace": gang.ref.namespace,
             "ownerReferences": [dict(owner)],
         }
-        hold = DeviceHold({"metadata": metadata}, owner_of(gang.key), priority, seconds, tuple(seats))
-        body: Object = {**DEVICE_HOLDS.type_meta, "metadata": metadata, "spec": hold.spec()}
-        written = self._settled(self._context.writer.create_hold(body), gang.key)
-        if written.ok:
-            self._context.cache.put_hold(hold.key, written.obj)
-        else:
-            log.warning(
-                "nothing_is_held", gang=gang.key, outcome=written.outcome.value, error=written.message
-            )
-            self._refused_until = now + REFUSED_PAUSE
-            self._due.add(self._refused_until, gang.key)
-        return written.ok
-
-    def _settled(self, written: WriteResult, gang: str) -> WriteResult:
-        if written.outcome is WriteOutcome.REFUSED:
-            log.warning("hold_not_written", gang=gang, error=written.message)
-            self._due.add(self._context.clock() + REFUSED_PAUSE, gang)
-        return self._context.settled(written)
+        wanted = DeviceHold({"metadata": metadata}, owner_of(gang.key), priority, seconds, tuple(seats))
+        if self._writes.create(metadata, wanted):
+            return True
+        self._due.add(self._writes.refused_until, gang.key)
+        return False

@@ -41,6 +41,10 @@ def owner_of(gang: str) -> str:
     return f"{_OWNER}{gang}"
 
 
+def is_of_gang(owner: str) -> bool:
+    return owner.startswith(_OWNER)
+
+
 def gang_of_owner(owner: str) -> str:
     return owner.removeprefix(_OWNER)
 

@@ -1,4 +1,4 @@
-"""How a gang's record is called and dated in the API. Pure."""
+"""How DeviceHolds are called and dated in the API. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def held_keys(hold: DeviceHold | None) -> set[str]:
     return set() if hold is None else {held_key(hold.owner, seat) for seat in hold.seats if seat.until}
 
 
-def object_name(gang: str, name: str, seats: Sequence[Seat]) -> str:
-    """By the gang's name, and another one for each set of seats. `gang`: its key."""
-    of = "/".join([gang, *(seat.pod or f"{seat.name} {seat.until}" for seat in seats)])
+def object_name(key: str, name: str, seats: Sequence[Seat]) -> str:
+    """By the name of who it is for, and another one for each set of seats. `key`: its key."""
+    of = "/".join([key, *(seat.pod or f"{seat.name} {seat.until}" for seat in seats)])
     plain = "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in name.lower())
     return f"{plain[:_LONGEST_NAME].strip('-') or 'gang'}-{sha256(of.encode()).hexdigest()[:10]}"
 
