@@ -464,7 +464,8 @@ def test_classes_are_shown_with_their_columns(
     eventually(lambda: _ready(client, "koordra-test-shown") == "Reconciled", "the condition")
     table = _table(client, RESOURCE_CLASSES.path(name="koordra-test-shown"))
     columns = [column["name"] for column in table["columnDefinitions"]]
-    assert columns == ["Name", "Driver", "Type", "Ready", "Reason", "Message", "Age"]
+    shown = ["Name", "Driver", "Type", "Ready", "Reason", "Mode", "Parameters", "Message", "Age"]
+    assert columns == shown
     assert table["rows"][0]["cells"][:5] == ["koordra-test-shown", "koordra.io", "nic", "True", "Reconciled"]
 
 
