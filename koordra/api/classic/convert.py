@@ -41,7 +41,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from koordra.api import objects
-from koordra.api.classic import beta_versions, suitable_nodes, tied_claims, v1alpha2
+from koordra.api.classic import beta_versions, between_drivers, suitable_nodes, tied_claims, v1alpha2
 from koordra.api.classic.notes import Note, Notes, Refused, fresh_metadata
 from koordra.api.classic.v1alpha2 import Reference, Sources, reference_to
 from koordra.api.field_types import wrong_fields
@@ -115,6 +115,7 @@ def convert(
     """Every object in its v1 form, or a note that says why not. `target`: whose claims those of NVIDIA's
     classic driver become (nvidia_parameters.TARGETS), NVIDIA's own where it is not said."""
     sources = Sources.of(found, target=target)
+    sources.to_driver = target
     sources.tied = tied_claims.tied_templates(found, sources)
     made: list[tuple[Object, list[Object], Notes]] = []
     for obj in found:
@@ -141,9 +142,12 @@ def _one(obj: Object, sources: Sources, notes: Notes, translators: Sequence[Tran
                 notes.found.append(Note(notes.object, *wrong, refused=True))
             if notes.found:
                 return []
-        return [
+        made = [
             part for one in converter(obj, sources, notes) for part in _translated(one, notes, translators)
         ]
+        if not sources.to_driver:
+            return made
+        return [part for one in made for part in between_drivers.converted(one, sources.to_driver, notes)]
     except InvalidInput as error:
         notes.found.append(
             Note(error.object or notes.object, error.field, error.problem, error.remedy, refused=True)

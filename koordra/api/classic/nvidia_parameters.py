@@ -289,6 +289,16 @@ def _koordras(sharing: Reader, strategy: str, notes: Notes) -> tuple[Object, ...
     return ({"opaque": {"driver": names.DRIVER, "parameters": parameters}},)
 
 
+def of_sharing(read: Reader, notes: Notes) -> Object | None:
+    """koordra's parameters for `sharing` of NVIDIA's v1 configuration; None where nothing is to be said."""
+    sharing = read.optional("sharing")
+    if sharing is None:
+        return None
+    strategy = sharing.choice("strategy", ("TimeSlicing", "MPS"))
+    found = _koordras(sharing, strategy, notes)
+    return dict(found[0]["opaque"]["parameters"]) if found else None
+
+
 def _text(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

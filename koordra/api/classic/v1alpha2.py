@@ -44,7 +44,7 @@ Reference = tuple[str, str, str, str]
 class Sources:
     """`used`: references of parameters objects that went into another object and need not be applied any
     more. `target`: whose claims those of NVIDIA's classic driver become; `tied`: templates that went
-    into another claim of their pods (tied_claims.py)."""
+    into another claim of their pods (tied_claims.py); `to_driver`: whose claims those of v1 become."""
 
     classes: dict[str, Object] = field(default_factory=dict)
     claims: dict[Reference, Object] = field(default_factory=dict)
@@ -52,6 +52,7 @@ class Sources:
     generated: dict[tuple[str, Reference], Object] = field(default_factory=dict)
     used: set[Reference] = field(default_factory=set)
     target: str = nvidia_parameters.NVIDIA
+    to_driver: str = ""
     tied: set[Reference] = field(default_factory=set)
 
     @classmethod

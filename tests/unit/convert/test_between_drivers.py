@@ -1,0 +1,147 @@
+"""Claims of v1 from NVIDIA's driver, and dranet, to koordra and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from koordra.api.classic.convert import convert
+from koordra.api.classic.nvidia_parameters import KOORDRA, NVIDIA
+from koordra.cel.selectors import compile_error
+from koordra.cli.convert import convert_command
+
+CASES = Path(__file__).parent / "drivers"
+OF_NVIDIA = 'device.attributes["gpu.nvidia.com"]'
+OF_KOORDRA = 'device.attributes["koordra.io"]'
+
+
+@pytest.mark.parametrize(("name", "target"), [("nvidia", KOORDRA), ("dranet", KOORDRA), ("koordra", NVIDIA)])
+def test_files_are_converted_as_recorded(name: str, target: str, golden: Callable[[str, str], None]) -> None:
+    result = CliRunner().invoke(convert_command, ["-f", str(CASES / f"{name}.yaml"), "--to", target])
+    golden(f"convert/{name}-driver.yaml", result.stdout)
+    golden(f"convert/{name}-driver.notes.txt", result.stderr)
+
+
+def claim(request: Any, **devices: Any) -> dict[str, Any]:
+    requests = [{"name": "a", "exactly": request}]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "team"},
+        "spec": {"devices": {"requests": requests, **devices}},
+    }
+
+
+def cel(expression: str) -> dict[str, Any]:
+    return {"selectors": [{"cel": {"expression": expression}}]}
+
+
+def config(driver: str, kind: str, **fields: Any) -> list[dict[str, Any]]:
+    version = {"koordra.io": "koordra.io/v1alpha1"}.get(driver, "resource.nvidia.com/v1beta1")
+    parameters = {"apiVersion": version, "kind": kind, **fields}
+    return [{"requests": ["a"], "opaque": {"driver": driver, "parameters": parameters}}]
+
+
+def test_there_and_back_it_is_the_same() -> None:
+    before = claim(
+        {
+            "deviceClassName": "mig.nvidia.com",
+            "count": 2,
+            **cel(f'{OF_NVIDIA}.profile == "1g.5gb" && {OF_NVIDIA}.productName.contains("gpu.nvidia.com.x")'),
+        },
+        constraints=[
+            {"requests": ["a"], "matchAttribute": "gpu.nvidia.com/parentUUID"},
+            {"requests": ["a"], "matchAttribute": "resource.kubernetes.io/pcieRoot"},
+        ],
+        config=config("gpu.nvidia.com", "GpuConfig", sharing={"strategy": "MPS"}),
+    )
+    there = convert([before], target=KOORDRA)
+    assert not there.refused
+    (made,) = there.objects
+    assert "nvidia" not in yaml.safe_dump(made).replace("gpu.nvidia.com.x", "")
+    (selector,) = made["spec"]["devices"]["requests"][0]["exactly"]["selectors"]
+    assert compile_error(selector["cel"]["expression"]) is None
+    assert convert([made], target=NVIDIA).objects == (before,)
+
+
+@pytest.mark.parametrize(
+    ("obj", "target", "told"),
+    [
+        (claim({"deviceClassName": "vfio.gpu.nvidia.com"}), KOORDRA, "has no class beside it"),
+        (claim({"deviceClassName": "nic.koordra.io"}), NVIDIA, "has no class beside it"),
+        (
+            claim({"deviceClassName": "gpu.nvidia.com", **cel(f'{OF_NVIDIA}.brand == "Tesla"')}),
+            KOORDRA,
+            "koordra.io publishes no brand",
+        ),
+        (
+            claim({"deviceClassName": "gpu.koordra.io", **cel(f"{OF_KOORDRA}.minor == 1")}),
+            NVIDIA,
+            "gpu.nvidia.com publishes no minor",
+        ),
+        (
+            claim(
+                {"deviceClassName": "gpu.nvidia.com", **cel('"uuid" in device.attributes["gpu.nvidia.com"]')}
+            ),
+            KOORDRA,
+            "cannot be told apart",
+        ),
+        (
+            claim({"deviceClassName": "gpu.koordra.io", "capacity": {"requests": {"memory": "1Gi"}}}),
+            NVIDIA,
+            "gives whole cards and instances",
+        ),
+        (
+            claim(
+                {"deviceClassName": "gpu.koordra.io"},
+                config=config("koordra.io", "JointAllocation", scope="PCIeRoot"),
+            ),
+            NVIDIA,
+            "JointAllocation has no form",
+        ),
+        (
+            claim(
+                {"deviceClassName": "gpu.koordra.io"},
+                config=config("koordra.io", "GpuConfig", memoryPercent=30),
+            ),
+            NVIDIA,
+            "memoryPercent: has no form",
+        ),
+        (
+            claim(
+                {"deviceClassName": "gpu.nvidia.com"},
+                config=config(
+                    "gpu.nvidia.com",
+                    "GpuConfig",
+                    sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}},
+                ),
+            ),
+            KOORDRA,
+            "leaves the length of time slices",
+        ),
+        (
+            claim(
+                {"deviceClassName": "gpu.nvidia.com"},
+                constraints=[{"requests": ["a"], "matchAttribute": "gpu.nvidia.com/brand"}],
+            ),
+            KOORDRA,
+            "koordra.io publishes no brand",
+        ),
+    ],
+)
+def test_what_has_no_form_there_is_refused(obj: dict[str, Any], target: str, told: str) -> None:
+    found = convert([obj], target=target)
+    assert not found.objects
+    (note,) = found.refused
+    assert told in str(note)
+    assert note.remedy
+
+
+def test_without_a_target_v1_stays() -> None:
+    obj = claim({"deviceClassName": "gpu.nvidia.com"})
+    assert convert([obj]).objects == (obj,)
