@@ -32,7 +32,7 @@ from koordra.api import kinds, objects
 from koordra.api.kinds import RESOURCE_GROUP, Kind
 from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, Forbidden, Gone, NotFound
-from koordra.kube.request_limit import Lane, RequestLimit
+from koordra.kube.request_limit import LANES, Lane, RequestLimit
 from koordra.kube.wire import decode, decode_status, encoded, lines, message_of, retry_after, status_error
 from koordra.process.progress import resting, step
 
@@ -44,10 +44,6 @@ PAGE: Final = 500
 WATCH_SECONDS: Final = 300
 """The least that a watch is asked to last. Each draws up to twice that, as client-go's do: watches that began
 together do not end together."""
-_LANES: Final = {
-    kinds.LEASES: Lane.LEASE,
-    **dict.fromkeys((kinds.EVENTS, kinds.TOKEN_REVIEWS, kinds.SUBJECT_ACCESS_REVIEWS), Lane.SPARE),
-}
 _OVERLOAD: Final = (429, 503)
 """To an eviction a 429 is the answer of a disruption budget, and concerns nobody else."""
 
@@ -297,7 +293,7 @@ class KubeClient:
         if isinstance(body, dict) and objects.group_of(body) == served.group == RESOURCE_GROUP:
             body = kinds.from_v1(body, served.version)
         path = served.path(namespace=namespace, name=name, subresource=subresource)
-        lane = _LANES.get(kind, Lane.ORDINARY) if spare_within is None else Lane.SPARE
+        lane = LANES.get(kind, Lane.ORDINARY) if spare_within is None else Lane.SPARE
         return kinds.to_v1(self._answer(method, path, body=body, lane=lane, timeout=spare_within, **more))
 
     def _answer(self, method: str, path: str, query: Query = None, **more: Any) -> Object:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final
 
+from koordra.api import kinds
 from koordra.errors import ApiUnreachable
 
 LONGEST_REST: Final = 60.0
@@ -34,6 +35,13 @@ class Lane(Enum):
     LEASE = auto()
     ORDINARY = auto()
     SPARE = auto()
+
+
+LANES: Final = {
+    kinds.LEASES: Lane.LEASE,
+    **dict.fromkeys((kinds.EVENTS, kinds.TOKEN_REVIEWS, kinds.SUBJECT_ACCESS_REVIEWS), Lane.SPARE),
+}
+"""Of requests about these kinds."""
 
 
 class RequestLimit:

@@ -1,10 +1,18 @@
-"""koordra's own DeviceClasses, for planning without a cluster."""
+"""Which DeviceClasses are for koordra's devices; those that are deployed with it, for planning without a
+cluster."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from koordra.api import names
+from koordra.api.claims import DeviceClass
+
+_SHIPPED: Final = frozenset(
+    {names.CLASS_GPU, names.CLASS_MIG, names.CLASS_NIC, names.CLASS_VF, *names.IMEX_CLASSES}
+)
+_DRIVER_TEST: Final = re.compile(r"""device\.driver\s*==\s*["']([^"']+)["']""")
 
 _ALL_CHANNELS: Final = {
     "opaque": {
@@ -44,3 +52,12 @@ def shipped_classes() -> list[dict[str, Any]]:
         }
         for name, kind in kinds.items()
     ]
+
+
+def is_koordra(device_class: DeviceClass) -> bool:
+    return device_class.name in _SHIPPED or names.DRIVER in drivers_named(device_class)
+
+
+def drivers_named(device_class: DeviceClass) -> set[str]:
+    """Those that a selector of the class compares a device's driver with."""
+    return {driver for expression in device_class.selectors for driver in _DRIVER_TEST.findall(expression)}

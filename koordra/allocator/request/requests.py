@@ -3,13 +3,11 @@
 A claim becomes a ResolvedClaim: requests in their order, each with its alternatives (one for an exact
 request), the claim's constraints, and the opaque parameters of `koordra.io/v1alpha1` found in the
 configuration of the classes and of the claim (koordra.api.opaque.configuration). What upstream answers with
-an error for the claim as a whole is raised here as ClaimRefused, so that the search only meets requests that
-make sense.
+an error for the claim as a whole is raised here as ClaimRefused.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -20,6 +18,7 @@ from koordra.allocator import features as gates
 from koordra.allocator.features import Features
 from koordra.allocator.reasons import Cause, ClaimRefused, refusal
 from koordra.allocator.request.claim_validation import refuse_amounts_said_twice, refuse_misnamed
+from koordra.allocator.request.classes import drivers_named, is_koordra
 from koordra.api import names
 from koordra.api.claims import (
     ALL,
@@ -44,11 +43,7 @@ from koordra.api.opaque.parameters import (
 from koordra.cel.selectors import compile_error
 from koordra.errors import InvalidInput, InvalidManifest
 
-KOORDRA_CLASSES: Final = frozenset(
-    {names.CLASS_GPU, names.CLASS_MIG, names.CLASS_NIC, names.CLASS_VF, *names.IMEX_CLASSES}
-)
 NO_POLICY: Final = PlacementPolicy()
-_DRIVER_TEST: Final = re.compile(r"""device\.driver\s*==\s*["']([^"']+)["']""")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +113,7 @@ def resolve(
 ) -> ResolvedClaim:
     """The claim as the search sees it. Raises ClaimRefused."""
     known = (classes.get(spec.device_class) for request in claim.requests for spec in request.alternatives)
-    own = any(isinstance(found, DeviceClass) and _is_koordra(found) for found in known)
+    own = any(isinstance(found, DeviceClass) and is_koordra(found) for found in known)
     resolver = _Resolver(claim, position, classes, features, own)
     resolved = ResolvedClaim(
         claim,
@@ -239,7 +234,7 @@ class _Resolver:
                     f"{name}: requested {amount}, an amount cannot be negative",
                     label,
                 )
-            if amount == 0 and _is_koordra(device_class) and name.rpartition("/")[2] == names.CAPACITY_MEMORY:
+            if amount == 0 and is_koordra(device_class) and name.rpartition("/")[2] == names.CAPACITY_MEMORY:
                 raise self.refusal(
                     Cause.CONSTRAINT_VIOLATED,
                     f"{name}: requested 0, at least 1Mi; leave memory out for the whole card",
@@ -257,8 +252,8 @@ class _Resolver:
     def refuse_foreign_driver(self, alternatives: Sequence[RequestAlternative]) -> None:
         """Raises ClaimRefused where a class names a driver other than koordra's."""
         for wanted in alternatives:
-            foreign = sorted(_drivers_named(wanted.device_class) - {names.DRIVER})
-            if foreign and not _is_koordra(wanted.device_class):
+            foreign = sorted(drivers_named(wanted.device_class) - {names.DRIVER})
+            if foreign and not is_koordra(wanted.device_class):
                 raise self.refusal(
                     Cause.FOREIGN_DRIVER,
                     f"the claim mixes requests for {names.DRIVER} and for {foreign[0]};"
@@ -338,14 +333,6 @@ def _says(spec: Alternative, capacity: str) -> bool:
 def _one_of(values: tuple[object, ...]) -> object:
     """One object for each value, which is compared quickly."""
     return object()
-
-
-def _is_koordra(device_class: DeviceClass) -> bool:
-    return device_class.name in KOORDRA_CLASSES or names.DRIVER in _drivers_named(device_class)
-
-
-def _drivers_named(device_class: DeviceClass) -> set[str]:
-    return {driver for expression in device_class.selectors for driver in _DRIVER_TEST.findall(expression)}
 
 
 def refuse_bad_selectors(claim: ResolvedClaim) -> None:
