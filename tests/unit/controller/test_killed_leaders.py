@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,7 @@ SHIPPED = ("koordra", "controller")
 SHORT_LEASE = ("tests.fakes.short_lease_controller",)
 CARDS = 8
 PATIENCE = 600.0
+"""Seconds without any progress, and for an answer of the API server."""
 
 
 class Held:
@@ -65,16 +67,22 @@ class Held:
         self.wrong: list[str] = []
         self._holders: dict[tuple[str, str], str] = {}
         self._reserved: set[str] = set()
+        self.seen = 0
         self._cache = WatchCache(client, RESOURCE_CLAIMS, on_change=self._saw)
 
     def follow(self, stop: threading.Event) -> None:
         threading.Thread(target=self._cache.run, args=(stop,), daemon=True).start()
-        assert self._cache.wait_synced(60)
+        assert self._cache.wait_synced(PATIENCE)
 
     def reaches(self, number: float) -> bool:
         return len(self.cards) >= number
 
+    def versions(self) -> int:
+        """How many of claims were seen."""
+        return self.seen
+
     def _saw(self, event: str, obj: Object, /) -> None:
+        self.seen += 1
         name, before = objects.name(obj), self.cards.pop(objects.name(obj), None)
         if before is not None and self._holders.get(before) == name:
             del self._holders[before]
@@ -112,12 +120,15 @@ class Controllers:
         """Who holds the Lease and lives; empty while nobody does."""
         for name, process in self.running.items():
             assert process.poll() is None, f"{name} ended by itself, see {self.folder}"
-        try:
-            lease = self.client.get(LEASES, LEASE_NAME, namespace="koordra-system")
-        except ApiError:
-            return ""
-        holder = str(objects.spec_of(lease).get("holderIdentity") or "")
+        holder = str(objects.spec_of(self.lease()).get("holderIdentity") or "")
         return holder if holder in self.running else ""
+
+    def lease(self) -> Object:
+        """As it is written now; empty where the server does not say."""
+        try:
+            return self.client.get(LEASES, LEASE_NAME, namespace="koordra-system")
+        except ApiError:
+            return {}
 
     def kill(self, name: str) -> None:
         found = self.running.pop(name)
@@ -148,14 +159,15 @@ class Killer:
         self.dead: list[Killed] = []
 
     def kill_one(self) -> None:
-        eventually(self.controllers.leader, "a leader")
+        eventually(self.controllers.leader, "a leader", moves=self.controllers.lease)
         name, before = self.controllers.leader(), len(self.held.cards)
         begins = self.random.random() < 0.3
         if begins:
             time.sleep(self.random.uniform(0, 2.0))
         else:
             until = before + self.random.randrange(1, max(2, CLAIMS // self.kills))
-            eventually(lambda: self.held.reaches(min(until, CLAIMS)), f"{until} claims")
+            reached = partial(self.held.reaches, min(until, CLAIMS))
+            eventually(reached, f"{until} claims", moves=self.held.versions, pause=0.002)
             time.sleep(self.random.uniform(0, 0.05))
         at = len(self.held.cards)
         if at < CLAIMS:
@@ -168,11 +180,21 @@ class Killer:
             self.kill_one()
 
 
-def eventually(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+def eventually(
+    condition: Callable[[], object],
+    what: str,
+    *,
+    moves: Callable[[], object] = lambda: None,
+    pause: float = 0.05,
+) -> None:
+    """Until the condition holds. A machine that is busy takes long, so that the time alone says nothing: it
+    fails when for PATIENCE seconds nothing `moves`."""
+    last, deadline = None, time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"did not happen in time: {what}"
-        time.sleep(0.05)
+        if (now := moves()) != last:
+            last, deadline = now, time.monotonic() + PATIENCE
+        assert time.monotonic() < deadline, f"did not happen, and nothing moves any more: {what}"
+        time.sleep(pause)
 
 
 @pytest.fixture
@@ -192,7 +214,7 @@ def kubeconfig(tmp_path: Path) -> Iterator[Path]:
         plane = subprocess.Popen([*command, "--kubeconfig", str(path)], stderr=log, stdout=log)
     try:
         eventually(path.exists, "the kubeconfig")
-        client = new_client(str(path))
+        client = new_client(str(path), timeout=PATIENCE)
         eventually(lambda: _answers(client), "the API server")
         client.create(DEVICE_CLASSES, device_class(names.CLASS_GPU, "gpu"))
         for number in range(CLAIMS // CARDS):
@@ -218,7 +240,7 @@ def _answers(client: KubeClient) -> bool:
 def test_a_thousand_claims_outlive_killed_controllers(
     kubeconfig: Path, tmp_path: Path, program: tuple[str, ...], kills: int
 ) -> None:
-    client, stop = new_client(str(kubeconfig)), threading.Event()
+    client, stop = new_client(str(kubeconfig), timeout=PATIENCE), threading.Event()
     controllers, held = Controllers(kubeconfig, tmp_path, program), Held(new_client(str(kubeconfig)))
     held.follow(stop)
     with ThreadPoolExecutor(4) as pool:
@@ -229,8 +251,8 @@ def test_a_thousand_claims_outlive_killed_controllers(
         controllers.start()
         controllers.start()
         killer.kill_all()
-        eventually(lambda: held.reaches(CLAIMS), "all allocated")
-        eventually(lambda: all(map(_node_of, client.list(PODS)[0])), "all bound")
+        eventually(lambda: held.reaches(CLAIMS), "all allocated", moves=held.versions)
+        eventually(lambda: not unbound(client), "all bound", moves=lambda: len(unbound(client)))
     finally:
         stop.set()
         controllers.end()
@@ -251,6 +273,10 @@ def _ask(client: KubeClient, number: int) -> None:
     name = f"c{number:04d}"
     client.create(RESOURCE_CLAIMS, claim(name))
     client.create(PODS, pod(name, [name], gates=[names.JOINT_GATE] if number % 2 else []))
+
+
+def unbound(client: KubeClient) -> list[Object]:
+    return [entry for entry in client.list(PODS)[0] if not _node_of(entry)]
 
 
 def _node_of(entry: Object) -> str:
