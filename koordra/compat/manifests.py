@@ -21,6 +21,7 @@ from koordra.api.classic.notes import Notes, fresh_metadata
 from koordra.api.objects import Object
 from koordra.api.pods import SIDES, Path, at, pods_in, replaced, spelled
 from koordra.compat import detection
+from koordra.compat.dialects.koordinator.reservation import is_reservation, reservation
 from koordra.compat.foreign_objects import is_of_a_peer, tell_object
 from koordra.compat.rewrite import names_devices, rewrite
 from koordra.compat.settings import Settings
@@ -46,6 +47,8 @@ class LegacyPods:
     def translate(self, obj: Object, notes: Notes) -> Sequence[Object]:
         """Raises Refused or InvalidInput."""
         tell_object(obj, self.settings, notes)
+        if is_reservation(obj):
+            return [self._reservation(obj, notes)]
         changed, templates, lines = obj, [], []
         namespace = objects.metadata(obj).get("namespace")
         pods = pods_in(obj)
@@ -67,6 +70,18 @@ class LegacyPods:
             changed = {"apiVersion": "v1", **changed}
         self.explained += lines
         return [_fresh(changed), *templates]
+
+    def _reservation(self, obj: Object, notes: Notes) -> Object:
+        """Raises Refused or InvalidManifest."""
+        found = rewrite(at(obj, ("spec", "template")) or {}, self.settings, notes, where="spec.template.")
+        if found.template is None:
+            raise notes.refuse(
+                "spec.template",
+                "asks for no devices, and koordra keeps nothing else",
+                "leave it to Koordinator",
+            )
+        self.explained += [f"{objects.describe(obj)}: {line}" for line in found.explained]
+        return reservation(obj, found.template, notes)
 
 
 def _tell_count(place: str, notes: Notes) -> None:

@@ -106,7 +106,7 @@ label | y | pod-group.scheduling.sigs.k8s.io | the PodGroup of the pod | stays: 
 label | y | pod-group.scheduling.sigs.k8s.io/name | the gang of the pod | stays: koordra's controller reads it too
 label | y | pod-group.scheduling.sigs.k8s.io/min-available | members that start together | stays: koordra's controller reads it too
 schedulerName | warned | koord-scheduler | Koordinator's scheduler | stays, and has to honour ResourceClaims; take it out
-kind | refused | Reservation.scheduling.koordinator.sh | what a template asks for, kept for owners | is not served; write a koordra Reservation, or keep the nodes with Koordinator
+kind | y | Reservation.scheduling.koordinator.sh | what a template asks for, kept for owners | `koordra.io/v1alpha1 Reservation` of the devices, in the namespace of its owners; preAllocation, Restricted, taints and owners of several namespaces are refused
 kind | y | PodGroup.scheduling.sigs.k8s.io | a gang | stays: koordra's controller reads it too
 kind | y | ElasticQuota.scheduling.sigs.k8s.io | least and most of a quota | stays; what it says of devices is reported field by field
 kind | y | ElasticQuotaProfile.quota.koordinator.sh | quotas made from node pools | stays: Koordinator's controller makes quotas of it

@@ -125,7 +125,7 @@ FIELDS: Final[Mapping[str, Any]] = {
 OBJECTS: Final[Mapping[str, Dict]] = {
     "Reservation.scheduling.koordinator.sh": {
         "template": {"spec": {"containers": [{"name": "a", "resources": {"requests": {K + "gpu": 50}}}]}},
-        "owners": [{"labelSelector": {"matchLabels": {"app": "a"}}}],
+        "owners": [{"object": {"name": "a", "namespace": "team"}}],
     },
 }
 VERSIONS: Final[Mapping[str, str]] = {

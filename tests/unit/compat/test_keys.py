@@ -17,7 +17,16 @@ from koordra.compat.keys import KEYS, Key, Place, Treatment
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.translation import Translations
 from koordra.errors import InvalidManifest
-from tests.unit.compat.key_examples import ASKED, config_of, example, name_of, object_of, object_with, without
+from tests.unit.compat.key_examples import (
+    ASKED,
+    OBJECTS,
+    config_of,
+    example,
+    name_of,
+    object_of,
+    object_with,
+    without,
+)
 from tests.unit.compat.pods import Dict, asking, converted
 
 OF_PODS = (Place.RESOURCE, Place.ANNOTATION, Place.LABEL, Place.ENVIRONMENT, Place.SCHEDULER)
@@ -67,7 +76,10 @@ def claimed(conversion: Conversion) -> Any:
 
 @pytest.mark.parametrize("key", keys(Place.KIND), ids=called)
 def test_a_kind_is_treated_as_the_table_says(key: Key) -> None:
-    found = converted(object_of(key.name))
+    found = converted(object_of(key.name, **OBJECTS.get(key.name, {})))
+    if key.name in OBJECTS:  # what is said of it depends on what it asks for
+        assert [obj["apiVersion"] for obj in found.objects] == ["koordra.io/v1alpha1"]
+        return
     assert bool(found.refused) == (key.treatment is Treatment.REFUSED)
     assert [(note.problem, note.remedy) for note in found.notes] == (
         [] if key.treatment is Treatment.TRANSLATED else [(key.problem, key.remedy)]
