@@ -44,6 +44,20 @@ def test_no_schedule_holds_half_a_gang(block: int) -> None:
         one_schedule(seed)
 
 
+FOUND = {
+    3_000_058: "a gang that grew took the places held for a leader's workers, again and again",
+    3_000_429: "what a request that landed late was sent for was not known to the model",
+    3_001_033: "the same",
+}
+"""Seeds of the soak that failed once, and what was the matter."""
+
+
+@pytest.mark.skipif(SEED is not None, reason="one seed is replayed")
+@pytest.mark.parametrize("seed", FOUND)
+def test_seeds_that_failed_once(seed: int) -> None:
+    one_schedule(seed)
+
+
 @pytest.mark.skipif(EXAMPLES is None, reason="make soak sets KOORDRA_EXAMPLES")
 def test_many_more_schedules() -> None:
     start = int.from_bytes(os.urandom(4), "big") * 1_000_000

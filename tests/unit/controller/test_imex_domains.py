@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from koordra.api import names, objects
-from koordra.api.kinds import DEVICE_CLASSES, DEVICE_HOLDS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.kinds import (
+    DEVICE_CLASSES,
+    DEVICE_HOLDS,
+    PODS,
+    RESERVATIONS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 from koordra.api.objects import Object
 from koordra.api.opaque.imex import MOST_NODES, ImexDomain, domain_of
 from koordra.api.resource_class import CONFIG_MAPS
@@ -170,6 +177,28 @@ def test_a_tray_that_is_held_keeps_its_domain(cluster: JointCluster, priority: i
     assert cluster.node_of("x") == node
     said = [one.message for one in cluster.told if objects.name(one.about[0]) == "x"]
     assert any("channels are in the domain of gang default/train" in one for one in said) is (node is None)
+
+
+def test_a_tray_that_is_reserved_is_its_owners_in_their_own_domain(cluster: JointCluster) -> None:
+    """A GPU of two and a channel are reserved; the other GPU is free, and the channels can be shared."""
+    asked = [
+        {"name": "gpu", "exactly": {"deviceClassName": names.CLASS_GPU}},
+        {"name": "imex", "exactly": {"deviceClassName": names.CLASS_IMEX}},
+    ]
+    spec = {
+        "owners": [{"labelSelector": {"matchLabels": {"team": "a"}}}],
+        "claims": [{"name": "all", "devices": {"requests": asked}}],
+        **HERE,
+    }
+    cluster.api.create(RESERVATIONS, {"metadata": {"name": "r"}, "spec": spec}, namespace="default")
+    cluster.settle()
+    for team in "ba":
+        member(cluster, f"of-{team}", f"gang-{team}", least=1, **HERE)
+        said = {"labels": {"team": team}}
+        cluster.api.edit(PODS, f"of-{team}", lambda pod, said=said: pod["metadata"].update(said))
+        cluster.settle()
+    assert cluster.node_of("of-b") is None
+    assert domain(cluster, "of-a") == ImexDomain("gang default/gang-a", RACKS[0])
 
 
 # what the nodes are told
