@@ -93,6 +93,10 @@ class HeldBack:
         held_seats = self._held_seats(objects.namespace(quota))
         return overdrawn(quota, self._counting(held_seats.charges))
 
+    def on_hold(self, event: str, hold: Object, /) -> None:
+        """A DeviceHold is new, another, or (`DELETED`) gone."""
+        self.seats.on_hold(event, hold)
+
     def charged(self, claims: Sequence[Fields]) -> Object:
         """As which a reservation's seat with these claims counts, of a DeviceHold's `chargedAs`."""
         found: Counter[str] = Counter()

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordra.compat.settings import Settings
 from koordra.controller.cache.changes import tables_of
+from koordra.controller.explain.forecast.admission import admitted
 from koordra.controller.explain.forecast.forecast import Forecast, Terms
 from koordra.placement import plan
 from koordra.placement.holders.reservation import Reservation, owns
@@ -124,3 +126,17 @@ def test_a_forecast_fills_a_reservation_that_is_not_filled_yet() -> None:
     assert free.planned["default/c"].node == "n0"
     others = Forecast(tables_of([*without_holds(team="b", count=1), asked]), Terms(now))
     assert others.planned == {}
+
+
+@pytest.mark.parametrize(("cards", "node_name"), [("1", "n0"), ("2", None)])
+def test_a_forecast_reserves_no_more_than_the_quota_allows(cards: str, node_name: str | None) -> None:
+    """Of two cards each is a seat; with a quota of one the other card is everybody's."""
+    asked = {"kind": "Reservation", "apiVersion": "koordra.io/v1alpha1", **reservation(seats=2)}
+    asked["metadata"] |= {"uid": "uid-r", "resourceVersion": "1"}
+    bound = {"spec": {"hard": {"requests.koordra.io/gpu": cards}}}
+    named = {"name": "cards", "namespace": "default", "uid": "uid-q", "resourceVersion": "1"}
+    quota = {"kind": "ResourceQuota", "apiVersion": "v1", "metadata": named, **bound}
+    stored = admitted([*without_holds(team="b", count=1), asked, quota], Settings())
+    found = Forecast(stored.cluster, Terms(datetime(2026, 11, 21, 0, 30, tzinfo=UTC), quota=stored.quota))
+    given = found.planned.get("default/c")
+    assert (given and given.node) == node_name

@@ -29,6 +29,7 @@ from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.allocation.reservations import STARVES_AFTER
+from koordra.controller.allocation.reserved.reservations import NO_QUOTAS
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Tables
 from koordra.controller.cache.groups import Group
@@ -44,6 +45,7 @@ from koordra.controller.gangs.expected.leader_first import Known, awaiting, lack
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import statuses_of
 from koordra.controller.gangs.seats.recorded import holds_by_gang, kept_of
+from koordra.controller.legacy.held_back import HeldBack
 from koordra.controller.reconcile.group_queue import Quota
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.placement.decide import Excluded
@@ -92,6 +94,7 @@ class Forecast:
             starves_after=terms.starves_after,
             placer=self._placer,
             quota=terms.quota,
+            quotas=terms.quota if isinstance(terms.quota, HeldBack) else NO_QUOTAS,
             levels=terms.levels,
         )
         self._why: dict[str, GroupPlacement | None] = {}
