@@ -19,6 +19,7 @@ from koordra.cli.output import as_text, columns, render_table
 from koordra.cli.progress import progress
 from koordra.cli.what_if.machines import machine_nodes
 from koordra.cli.what_if.manifests import Assumed, what_if
+from koordra.controller.cache.fabrics import written_levels
 from koordra.inert import inert
 from koordra.placement import Plan
 from koordra.placement.defragment.cluster import free, shape_of
@@ -34,6 +35,7 @@ MOST_LINES = 8
 @options.machines
 @options.policy
 @options.features
+@options.topology_levels
 @options.output("table", "json", "yaml")
 @options.flag(
     "--together", "Claims that no pod uses go to one node, as if one pod in each namespace used them."
@@ -49,6 +51,7 @@ def plan_command(
     machines: Sequence[str],
     policy: str,
     features: str | None,
+    topology_levels: str,
     output: str,
     together: bool,
     fail_if_waiting: bool,
@@ -70,7 +73,8 @@ def plan_command(
         say(_moves(freed) + "\n" if output == "table" else as_text(freed, output), nl=False)
         return
     with progress("planning", silent=silent):
-        asked = what_if(manifests, Assumed(policy, features, together), datetime.now(UTC))
+        levels = written_levels(topology_levels) if topology_levels else None
+        asked = what_if(manifests, Assumed(policy, features, together, levels), datetime.now(UTC))
         found = asked.plan()
     for line in asked.notes:
         say(line, err=True)

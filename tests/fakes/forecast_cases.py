@@ -45,7 +45,7 @@ def wanted_of_nodes(
     """For a cluster with two nodes of eight cards and NICs, which have these labels. Claims name classes in
     the place of koordra's, and pods are called in the order in which they are planned."""
     draw = _Draw(random.Random(f"forecast of nodes {seed}"))
-    kinds = (draw.large, draw.large, draw.plain, draw.plain, draw.shared, draw.gang, draw.immediate)
+    kinds = (draw.large, draw.large, draw.plain, draw.plain, draw.shared, draw.immediate)
     found = [obj for _ in range(draw.chance.randint(2, 6)) for obj in draw.chance.choice(kinds)()]
     for obj in found:
         obj["metadata"]["namespace"] = namespace

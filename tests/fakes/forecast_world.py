@@ -108,24 +108,37 @@ class ForecastWorld:
                 self.refused[kind.kind, objects.key(obj)] = "; ".join(map(str, said.problems))
                 return
             obj = obj if said.object is None else said.object
+        obj["metadata"] = {**obj["metadata"], "uid": self._uid()}
         stored = self.api.create(kind, obj, namespace=place)
         if kind is PODS:
             self._usage.on_pod("ADDED", stored)
 
     def _make_claims(self) -> None:
-        """As kube-controller-manager does, of the templates that there are."""
+        """As kube-controller-manager does, of the templates that there are, under names that nobody can
+        foretell."""
         given = [*self.api.all(PODS), *self.api.all(RESOURCE_CLAIM_TEMPLATES)]
-        for obj in with_template_claims(given):
-            if obj["kind"] == RESOURCE_CLAIMS.kind:
-                self.api.create(RESOURCE_CLAIMS, dict(obj), namespace=objects.namespace(obj))
-            elif obj["kind"] == PODS.kind and obj not in given:
-                status = obj["status"]
-                self.api.edit(
-                    PODS,
-                    objects.name(obj),
-                    lambda found, status=status: found.update(status=status),
-                    namespace=objects.namespace(obj),
+        called: dict[str, str] = {}
+        made = [obj for obj in with_template_claims(given) if obj not in given]
+        for claim in (dict(one) for one in made if one["kind"] == RESOURCE_CLAIMS.kind):
+            name = objects.name(claim)
+            called[name] = f"{name}-{self.random.randrange(16**5):05x}"
+            claim["metadata"] = {**claim["metadata"], "name": called[name], "uid": self._uid()}
+            self.api.create(RESOURCE_CLAIMS, claim, namespace=objects.namespace(claim))
+        for pod in (one for one in made if one["kind"] == PODS.kind):
+            status = copy.deepcopy(dict(pod["status"]))
+            for entry in status["resourceClaimStatuses"]:
+                entry["resourceClaimName"] = called.get(
+                    entry["resourceClaimName"], entry["resourceClaimName"]
                 )
+            self._edit_pod(pod, status=status)
+
+    def _uid(self) -> str:
+        return f"{self.random.randrange(16**12):012x}"
+
+    def _edit_pod(self, pod: Mapping[str, Any], **parts: Dict) -> None:
+        self.api.edit(
+            PODS, objects.name(pod), lambda found: found.update(parts), namespace=objects.namespace(pod)
+        )
 
     # the webhook's look-ups
 
@@ -205,12 +218,20 @@ class ForecastWorld:
         return [dict(obj) for kind in _KIND.values() for obj in self.api.all(kind)]
 
     def allocations(self) -> dict[str, Dict]:
-        """By claim."""
+        """By claim, as a plan calls it."""
         return {
-            objects.key(one): dict(found)
+            planned_key(one): dict(found)
             for one in self.api.all(RESOURCE_CLAIMS)
             if (found := claims_of.allocation(one)) is not None
         }
+
+
+def planned_key(claim: Mapping[str, Any]) -> str:
+    """The claim as a plan calls it: one that was made from a template after its pod and entry."""
+    entry = objects.annotations_of(claim).get(names.POD_CLAIM_NAME)
+    owners = objects.metadata(claim).get("ownerReferences") or ({},)
+    name = f"{owners[0].get('name')}-{entry}" if entry else objects.name(claim)
+    return f"{objects.namespace(claim)}/{name}"
 
 
 def _turn(kind: str) -> int:

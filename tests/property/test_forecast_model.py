@@ -18,12 +18,12 @@ from koordra.controller import claims as claims_of
 from koordra.controller.claims import Owner
 from koordra.placement import Plan
 from tests.fakes.forecast_cases import drawn
-from tests.fakes.forecast_world import ForecastWorld
+from tests.fakes.forecast_world import ForecastWorld, planned_key
 from tests.fakes.model_wire import Faults
 from tests.long import mostly_long
 
 CASES = 400
-BLOCKS = 20
+BLOCKS = 80
 SEED = os.environ.get("KOORDRA_SEED")
 NOW = datetime(2026, 11, 21, 0, 2, tzinfo=UTC)
 FOUND: tuple[int, ...] = ()
@@ -58,22 +58,26 @@ def compare(world: ForecastWorld, held: dict[str, Dict], said: Plan) -> None:
     done = {key: one for key, one in world.allocations().items() if one != held.get(key)}
     classes = world.classes()
     alone = {
-        objects.key(one)
+        planned_key(one)
         for one in world.objects()
         if one["kind"] == "ResourceClaim" and _is_alone(world, one)
     }
-    told = {key: one for key, one in said.allocations.items() if key not in alone}
+    claims = [one for one in world.objects() if one["kind"] == "ResourceClaim"]
+    called = {objects.key(one): planned_key(one) for one in claims}
+    found = {called.get(key, key): one for key, one in said.allocations.items()}
+    lacking = {called.get(key, key) for key in (*said.unsatisfiable, *said.undecided)}
+    told = {key: one for key, one in found.items() if key not in alone}
     assert {*told} == {*done}, f"planned {sorted(told)}, done {sorted(done)}; waits {_why(said, done)}"
     for key, allocation in done.items():
         assert _devices(told[key]) == _devices(allocation), f"{key}: {told[key]} planned, {allocation} done"
     waiting = {
-        objects.key(one)
+        planned_key(one)
         for one in world.objects()
         if one["kind"] == "ResourceClaim"
         and not claims_of.is_allocated(one)
         and claims_of.owner(one, classes) is not Owner.FOREIGN
     }
-    untold = waiting - alone - {*said.unsatisfiable} - {*said.undecided}
+    untold = waiting - alone - lacking
     assert not untold, f"nothing is said of {sorted(untold)}"
     for kind, key in world.refused:
         if kind == "ResourceClaim":
