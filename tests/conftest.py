@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from koordra import logs
+
 ROOT = Path(__file__).resolve().parent.parent
 # The programs that tests start find the checkout's packages where this process finds them (`pythonpath` in
 # pyproject.toml).
@@ -70,6 +72,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regen", action="store_true", help="rewrite golden files; review the diff")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet_logs() -> None:
+    """Each file begins as a process that nobody has told to log more: commands that run in the tests' own
+    process configure it for all that comes after."""
+    logs.configure(level="warning")
 
 
 @pytest.fixture
