@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -37,6 +37,29 @@ class Case:
 
 def drawn(seed: int) -> Case:
     return _Draw(random.Random(f"forecast {seed}")).case()
+
+
+def wanted_of_nodes(
+    seed: int, namespace: str, classes: Mapping[str, str], labels: Mapping[str, str]
+) -> list[Dict]:
+    """For a cluster with two nodes of eight cards and NICs, which have these labels. Claims name classes in
+    the place of koordra's, and pods are called in the order in which they are planned."""
+    draw = _Draw(random.Random(f"forecast of nodes {seed}"))
+    kinds = (draw.large, draw.large, draw.plain, draw.plain, draw.shared, draw.immediate)
+    found = [obj for _ in range(draw.chance.randint(2, 6)) for obj in draw.chance.choice(kinds)()]
+    for obj in found:
+        obj["metadata"]["namespace"] = namespace
+        spec = obj["spec"]
+        if obj["kind"] == "Pod":
+            spec.pop("priority", None)  # which is the API server's to write
+            spec["nodeSelector"] = dict(labels)
+            spec["containers"][0]["image"] = "busybox"
+            spec["schedulingGates"] = [{"name": names.JOINT_GATE}]
+            continue
+        devices = spec["spec"]["devices"] if obj["kind"] == "ResourceClaimTemplate" else spec["devices"]
+        for one in devices["requests"]:
+            one["exactly"]["deviceClassName"] = classes[one["exactly"]["deviceClassName"]]
+    return sorted(found, key=lambda one: (one["kind"] == "Pod", one["metadata"]["name"]))
 
 
 class _Draw:
@@ -192,6 +215,13 @@ class _Draw:
         claims = [f"{name}-{part}" for part in "ab"[: self.chance.choice((1, 1, 2))]]
         entries = [{"name": one, "resourceClaimName": one} for one in claims]
         return [*(self.claim(one, place) for one in claims), self.pod(name, place, *entries)]
+
+    def large(self) -> list[Dict]:
+        """For a pod of its own."""
+        place, name = self.place(), self.name("large")
+        made = claim(name, request("gpu", count=self.chance.choice((4, 5, 6))), namespace=place)
+        del made["metadata"]["uid"]
+        return [made, self.pod(name, place, {"name": "gpu", "resourceClaimName": name})]
 
     def shared(self) -> list[Dict]:
         place, name = self.place(), self.name("shared")
