@@ -175,3 +175,26 @@ def test_killed_at_the_exchange_the_next_one_goes_on(*, after: bool) -> None:
     assert spare != seats.lost
     assert seats.comes() == [f"{spare}/gpu-0", f"{spare}/gpu-1"]
     assert objects.name(cluster.api.get(NODES, spare)) == spare
+
+
+def test_a_seat_that_its_own_member_has_taken_is_left_alone() -> None:
+    """The pass that places a gang again is cut off before it lifts the gates."""
+    seats = Seats()
+    cluster = seats.cluster
+    places = [seats.jobs.devices(pod) for pod in seats.pods]
+    seats.jobs.lose(*seats.pods)
+    cluster.settle()
+    again = [seats.jobs.make("train", index, least=2, count=seats.gpus) for index in (0, 1)]
+
+    def dies(_write: Write) -> None:
+        if all(map(seats.jobs.devices, again)):
+            raise Killed
+
+    cluster.api.after = dies
+    with pytest.raises(Killed):
+        cluster.settle()
+    cluster.api.after = lambda _write: None
+    cluster.start_again()
+    cluster.settle()
+    assert not seats.told(SEAT_EXCHANGED)
+    assert [seats.jobs.devices(pod) for pod in again] == places

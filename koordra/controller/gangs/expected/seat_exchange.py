@@ -10,6 +10,9 @@
                                                                      made; it is kept until its time is over,
                                                                      and serves again if its node recovers
 
+A member that has its devices and was not let go yet, because the pass that placed the gang was cut off, makes
+its seat full itself: nothing is wrong with that.
+
 What a lost member asked went with it. So it is read from a living one that stands in the same row of the job
 (`MemberIndex.row`); where none lives, the seat is exchanged when the next one comes (placement/gang).
 """
@@ -34,7 +37,7 @@ from koordra.controller.gangs.member_placement import ExcludedFor, PlacementRequ
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import GangPhase, GangStatus
 from koordra.controller.gangs.seats.device_holds import DeviceHolds, HeldSeat
-from koordra.controller.gangs.seats.recorded import gang_of_owner, seat_to_come
+from koordra.controller.gangs.seats.recorded import gang_of_owner, seat_name, seat_to_come
 from koordra.effort import counted, is_spent
 from koordra.placement.gang import GangPlaced
 from koordra.placement.holders.device_hold import Seat
@@ -92,7 +95,7 @@ class SeatExchange:
 
     def _look_at(self, gang: Gang, one: HeldSeat, epoch: int) -> None:
         like = _like(gang, one.seat)
-        if like is None:
+        if like is None or _is_taken(gang, one.seat):
             return
         member, index = like
         asked = to_come(member, index, 1)
@@ -157,6 +160,15 @@ def _like(gang: Gang, seat: Seat) -> tuple[Member, MemberIndex | None] | None:
         if index is not None and number.isdecimal() and str(at := index.at(int(number))) == seat.name:
             return member, at
     return None
+
+
+def _is_taken(gang: Gang, seat: Seat) -> bool:
+    """Whether who came in the lost member's place has devices, and is about to be let go."""
+    return any(
+        seat_name(member) == seat.name and made_claims(member) and member.is_placed
+        for member in gang.members
+        if not member.is_committed
+    )
 
 
 def _trouble(info: NodeInfo, seat: Seat, asked: Member) -> str:
