@@ -95,6 +95,10 @@ def is_of(job: Job, pod: Object) -> bool:
     return (pod["metadata"].get("labels") or {}).get("replica") == job.name
 
 
+def _is_held(seat: Object) -> bool:
+    return bool(seat.get("until"))
+
+
 @dataclass
 class Kept:
     """What a member has, or had: GiB by card. `claim`: uid of its claim; `lost`: when that was."""
@@ -115,7 +119,8 @@ class GangWorld(World):
         self.kept: dict[tuple[str, str], Kept] = {}
         """By job and index, of members that were let go."""
         self.given_up: set[str] = set()
-        """Pods (by uid) that a controller evicted: their seats are for others, or for a new start."""
+        """Pods (by uid) that a controller evicted, or is about to evict, as the records say: their seats are
+        for others, or for a new start."""
         self.taken: dict[str, str] = {}
         """Claims that have devices (by uid) -> the cards, as text."""
         self.cards = 0
@@ -317,15 +322,19 @@ class GangWorld(World):
         return answer
 
     def hold_lands(self, request: Request, urgent: int) -> Object:
-        """Seats may be taken for somebody more urgent, as far as the controller knows."""
-        before = self.held_seats()
+        """Seats may be taken for somebody more urgent, as far as the controller knows, or given up, which is
+        written before anybody is evicted. One write may say at once that a seat is held and what became of it
+        since: those before it were lost."""
+        before = self.seats()
         answer = request()
-        after = self.held_seats()
+        after, held = self.seats(), self.seats(_is_held)
         for key in before.keys() & self.kept.keys():
             if key not in after and urgent > self.kept[key].priority:
                 del self.kept[key]
-            elif after.get(key, before[key]) != before[key]:
-                self.kept[key].cards = after[key]  # another place is held for it now
+            elif held.get(key, before[key]) != before[key]:
+                self.kept[key].cards = held[key]  # another place is held for it now
+        recorded = [seat for hold in self.api.table(DEVICE_HOLDS).values() for seat in hold["spec"]["seats"]]
+        self.given_up |= {seat["pod"] for seat in recorded if seat.get("givenUp")}
         return answer
 
     def most_urgent(self, sender: Controller) -> int:
@@ -336,15 +345,17 @@ class GangWorld(World):
             (pod["spec"].get("priority", 0) for pod in pods if not pod["spec"].get("nodeName")), default=0
         )
 
-    def held_seats(self) -> dict[tuple[str, str], dict[tuple[str, str], int]]:
-        """By job and index, GiB by card."""
+    def seats(
+        self, which: Callable[[Object], bool] = lambda _seat: True
+    ) -> dict[tuple[str, str], dict[tuple[str, str], int]]:
+        """Those recorded: GiB by card, by job and index."""
         return {
             (seat["name"].partition("/")[0], seat["name"].rpartition("/")[2]): use_of(
                 [{"status": {"allocation": {"devices": {"results": seat["devices"]}}}}]
             )
             for hold in self.api.table(DEVICE_HOLDS).values()
             for seat in hold["spec"]["seats"]
-            if seat.get("until")
+            if which(seat)
         }
 
     def check_claims(self) -> None:

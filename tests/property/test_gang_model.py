@@ -48,6 +48,11 @@ FOUND = {
     3_000_058: "a gang that grew took the places held for a leader's workers, again and again",
     3_000_429: "what a request that landed late was sent for was not known to the model",
     3_001_033: "the same",
+    5_000_766: "what the record gives up, before an eviction that comes to nothing, was not known to the model",
+    5_002_528: "what one write both holds and takes for somebody more urgent was not known to the model",
+    6_001_908: "the hold of a member that had its devices, in a pass that was cut off, was moved elsewhere",
+    6_002_442: "the same",
+    6_002_988: "what one write both holds and moves was not known to the model",
 }
 """Seeds of the soak that failed once, and what was the matter."""
 
