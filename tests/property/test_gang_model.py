@@ -52,6 +52,8 @@ FOUND = {
     5_002_528: "what one write both holds and takes for somebody more urgent was not known to the model",
     6_001_908: "the hold of a member that had its devices, in a pass that was cut off, was moved elsewhere",
     6_002_442: "the same",
+    7_000_054: "the second seat that one pass moved took the first one back",
+    7_000_383: "the same",
     6_002_988: "what one write both holds and moves was not known to the model",
 }
 """Seeds of the soak that failed once, and what was the matter."""

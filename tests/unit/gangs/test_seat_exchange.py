@@ -198,3 +198,21 @@ def test_a_seat_that_its_own_member_has_taken_is_left_alone() -> None:
     cluster.settle()
     assert not seats.told(SEAT_EXCHANGED)
     assert [seats.jobs.devices(pod) for pod in again] == places
+
+
+def test_two_seats_that_are_exchanged_in_one_pass_both_move() -> None:
+    """They are in one object."""
+    cluster = JointCluster(nodes=5, gpus=1)
+    jobs = Jobs(cluster)
+    pods = jobs.start("train", 3)
+    lost = [jobs.devices(pod)[0].partition("/")[0] for pod in pods[1:]]
+    jobs.lose(*pods[1:])
+    cluster.settle()
+    for name in lost:
+        taint(cluster, name)
+    other = jobs.make("other", 0, least=1)
+    cluster.settle()
+    moved = [one["node"] for hold in holds(cluster) for one in hold["spec"]["seats"] if one.get("until")]
+    assert len(set(moved)) == 2
+    assert not set(moved) & set(lost)
+    assert jobs.devices(other) == []

@@ -152,10 +152,11 @@ class DeviceHolds:
         return [HeldSeat(hold, seat) for hold in holding for seat in hold.seats if seat.until]
 
     def exchange(self, held: HeldSeat, seat: Seat) -> None:
-        """Hold this one in its place. Raises ApiUnreachable."""
-        hold = held.hold
+        """Hold this one in its place. Others of the object may have been exchanged since `held` was read.
+        Raises ApiUnreachable."""
+        hold = self._holding.get(held.hold.key, held.hold)
         log.info("held_seat_exchanged", hold=hold.key, seat=seat.name, node=seat.node, before=held.node)
-        kept = tuple(seat if one is held.seat else one for one in hold.seats)
+        kept = tuple(seat if held_uid(hold.obj, one) == held.uid else one for one in hold.seats)
         self._change(replace(hold, seats=kept), hold)
 
     def seats_for(self, gang: Gang, members: Iterable[Member]) -> dict[str, KeptSeat]:
