@@ -334,6 +334,10 @@ class GangWorld(World):
             elif held.get(key, before[key]) != before[key]:
                 self.kept[key].cards = held[key]  # another place is held for it now
         recorded = [seat for hold in self.api.table(DEVICE_HOLDS).values() for seat in hold["spec"]["seats"]]
+        living = {
+            pod["metadata"]["uid"] for pod in self.pods() if not pod["metadata"].get("deletionTimestamp")
+        }
+        self.given_up -= {seat["pod"] for seat in recorded if not seat.get("givenUp")} & living
         self.given_up |= {seat["pod"] for seat in recorded if seat.get("givenUp")}
         return answer
 

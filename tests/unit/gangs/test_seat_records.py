@@ -89,7 +89,8 @@ def test_a_full_record_of_whole_nodes_fits_into_an_object() -> None:
 
 def now(room: int = 9, **more: Any) -> Now:
     nothing: Any = lambda _: None  # noqa: E731
-    return Now((), nothing, nothing, "2026-01-01T00:10:00Z", lambda _: False, room, **more)
+    never: Any = lambda _: False  # noqa: E731
+    return Now((), nothing, nothing, "2026-01-01T00:10:00Z", never, never, room, **more)
 
 
 def test_no_more_seats_are_held_than_there_is_room_for() -> None:

@@ -12,6 +12,7 @@ from koordra.api.kinds import DEVICE_HOLDS, NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import COMMITTED, GANG, GANG_HOLD, GANG_MIN
 from koordra.controller.gangs.declared.workload_kind import COMPLETION_INDEX
+from koordra.controller.gangs.seats.device_holds import SPARED_AFTER
 from koordra.controller.gangs.seats.job_owner import LOOK_AGAIN, OWNED
 from tests.fakes.admission_policy import policies, refusal
 from tests.fakes.joint_cluster import JointCluster, claim, pod
@@ -398,3 +399,19 @@ def test_only_who_decides_about_devices_writes_what_is_held(account: str, may: b
     assert said(None, hold) is may
     assert said(hold, other) is may
     assert said(hold, labelled), "what is held is the same"
+
+
+@pytest.mark.parametrize("spared", [False, True])
+def test_a_member_that_was_to_be_evicted_and_stays_has_its_seat_again(
+    cluster: JointCluster, jobs: Jobs, *, spared: bool
+) -> None:
+    """Its eviction was refused, or nobody needs it any more."""
+    pods = jobs.start("train", 4)
+    uid = objects.uid(cluster.api.get(PODS, pods[1]))
+    cluster.reconciler.allocation.gangs.holds.give_up("default/train", {uid})
+    cluster.settle()
+    cluster.pass_time(SPARED_AFTER + 1 if spared else SPARED_AFTER - 1)
+    cluster.settle()
+    jobs.lose(pods[1])
+    cluster.settle()
+    assert [bool(until) for until in seats(cluster).values()].count(True) == spared

@@ -49,6 +49,9 @@ log = get_logger(__name__)
 
 MOST_HELD: Final = 10_000
 """Seats that are held in one namespace at a time."""
+SPARED_AFTER: Final = 90.0
+"""Seconds after which a member that was to be evicted, and does not end, has its seat again: the eviction was
+refused, or nobody needs it any more. Longer than the pauses in which evictions are tried again."""
 
 
 class HeldSeat(NamedTuple):
@@ -88,6 +91,8 @@ class DeviceHolds:
         self._due = DueKeys()
         self._deadlines: dict[str, dict[tuple[str, str], float]] = {}
         """By gang, and by pod and `until` of a seat: when the hold ends by the monotonic clock."""
+        self._given_up: dict[str, dict[str, float]] = {}
+        """By gang, and by pod: when a member that was to be evicted is taken to be spared."""
         self._owners = JobOwners(context)
         self._of_claim: dict[str, str] = {}
         """By uid of a claim that a seat's devices belong to: its gang."""
@@ -183,6 +188,7 @@ class DeviceHolds:
         had = [] if gang is None or not gang.terms.hold else seats_of(gang, starting=starting)
         if not holds:
             self._owners.forget(key)
+            self._given_up.pop(key, None)
         if not holds and not had:
             return
         recorded = [seat for hold in holds for seat in hold.seats]
@@ -222,6 +228,12 @@ class DeviceHolds:
                     self._due.add(end, key)
                 deadlines[seat.pod, seat.until] = end
         set_or_drop(self._deadlines, key, deadlines)
+        marks = self._given_up.pop(key, {})
+        marks = {one.pod: marks.get(one.pod, clock + SPARED_AFTER) for one in recorded if one.given_up}
+        for end in marks.values():
+            if end > clock:
+                self._due.add(end, key)
+        set_or_drop(self._given_up, key, marks)
         namespace, place = key.partition("/")[0], f"{key.partition('/')[0]}/"
         held = () if gang is None else gang.held
         return Now(
@@ -230,8 +242,13 @@ class DeviceHolds:
             pod_of=self._gangs.pod_of,
             until=after(wall, seconds),
             is_over=lambda seat: deadlines.get((seat.pod, seat.until), clock) <= clock,
+            is_spared=lambda seat: marks[seat.pod] <= clock and not self._ends(seat.pod),
             room=MOST_HELD - self._held_in[namespace],
         )
+
+    def _ends(self, pod_uid: str) -> bool:
+        pod = self._gangs.pod_of(pod_uid)
+        return pod is None or objects.is_deleting(pod)
 
     def reserve(self, gang: Gang, seats: Sequence[Seat]) -> bool:
         """Hold these for members that do not exist yet, from now on; whether they are held. Raises
@@ -264,7 +281,11 @@ class DeviceHolds:
         return kept_of(self._of_gang.get(gang, {}).values())
 
     def give_up(self, gang: str, pods: Collection[str]) -> None:
-        """What these members (by uid) have is not held for the gang when they end. Raises ApiUnreachable."""
+        """What these members (by uid) have is not held for the gang when they end, unless they are spared.
+        Raises ApiUnreachable."""
+        end = self._context.clock() + SPARED_AFTER
+        if gang in self._of_gang:
+            self._given_up[gang] = self._given_up.get(gang, {}) | dict.fromkeys(pods, end)
         for _, hold in sorted(self._of_gang.get(gang, {}).items()):
             seats = tuple(
                 replace(seat, given_up=seat.given_up or seat.pod in pods) if not seat.until else seat

@@ -5,7 +5,8 @@
                           else it is lost: held until `until`, and then forgotten
     it ended well         forgotten: nobody will need it
     it never began        as it was before: held for longer, or nothing
-    it was given up       forgotten as soon as the member is gone (evicted for others, or to start anew)
+    it was given up       forgotten as soon as the member is gone (evicted for others, or to start anew); its
+                          again where the member was spared
 
 A pod is found again by its position in its job (`MemberIndex`), never by name or uid. A seat without a
 position is anybody's of the gang who has none either, and one that nobody ever had, of members that were
@@ -53,13 +54,15 @@ def gang_of_owner(owner: str) -> str:
 class Now:
     """What seats are judged by. `never_began`: pods (by uid) that their gate holds for sure; `claim_of` by
     name, `pod_of` by uid, those that have finished included. `until`: the end of a hold that begins now;
-    `is_over`: whether that of a seat has come; `room`: how many more seats may be held."""
+    `is_over`: whether that of a seat has come; `is_spared`: whether who was to be evicted stays after all;
+    `room`: how many more seats may be held."""
 
     never_began: Collection[str]
     claim_of: Callable[[str], Object | None]
     pod_of: Callable[[str], Object | None]
     until: str
     is_over: Callable[[Seat], bool]
+    is_spared: Callable[[Seat], bool]
     room: int
 
 
@@ -148,7 +151,8 @@ def renewed(recorded: Sequence[Seat], had: Sequence[Seat], now: Now) -> tuple[li
         if (seat := taken.get(at)) is not None:
             same = seat.pod == before.pod
             held = before.before if same else before.until or before.before
-            found.append(replace(seat, given_up=same and before.given_up, before=held))
+            given_up = same and before.given_up and not now.is_spared(before)
+            found.append(replace(seat, given_up=given_up, before=held))
             continue
         after = _without_member(before, now, room)
         room -= after is not None and after.until != before.until
