@@ -396,9 +396,11 @@ class GangWorld(World):
                 del self.kept[key]
 
     def check_taker(self, claim: Object, claims: dict[str, Object]) -> None:
-        pod = next(
-            (pod for pod in self.pods() if claim["metadata"]["name"] in (self.names_of(pod) or ())), None
+        name, known = (
+            claim["metadata"]["name"],
+            (obj for _, _, obj in reversed(self.api.history[PODS.plural])),
         )
+        pod = next((pod for pod in known if name in (self.names_of(pod) or ())), None)  # it may be gone
         who = ("", "") if pod is None else self.seat_of(pod)
         mine = use_of([claim])
         if who in self.kept and self.kept[who].lost is not None and mine != self.kept[who].cards:
