@@ -21,6 +21,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from koordra.api import names
@@ -396,11 +397,9 @@ class GangWorld(World):
                 del self.kept[key]
 
     def check_taker(self, claim: Object, claims: dict[str, Object]) -> None:
-        name, known = (
-            claim["metadata"]["name"],
-            (obj for _, _, obj in reversed(self.api.history[PODS.plural])),
-        )
-        pod = next((pod for pod in known if name in (self.names_of(pod) or ())), None)  # it may be gone
+        name, history = claim["metadata"]["name"], self.api.history.get(PODS.plural, ())
+        known = chain(self.pods(), (obj for _, _, obj in reversed(history)))  # its pod may be gone
+        pod = next((pod for pod in known if name in (self.names_of(pod) or ())), None)
         who = ("", "") if pod is None else self.seat_of(pod)
         mine = use_of([claim])
         if who in self.kept and self.kept[who].lost is not None and mine != self.kept[who].cards:

@@ -55,6 +55,7 @@ FOUND = {
     7_000_054: "the second seat that one pass moved took the first one back",
     7_000_383: "the same",
     7_100_059: "whose claim it was that got devices after its pod was gone was not known to the model",
+    7_200_279: "a claim got devices before there was any pod, and the model asked for its history",
     6_002_988: "what one write both holds and moves was not known to the model",
 }
 """Seeds of the soak that failed once, and what was the matter."""
