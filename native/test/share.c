@@ -143,10 +143,13 @@ void companion(unsigned of, struct load load)
     launch(number);
 }
 
+/* Never with the fake driver's lock, which the process would keep where the kernel does not hear of it (qemu). */
 void kill_tenant(unsigned number)
 {
+    world_lock(world);
     kill(ones[number].pid, SIGKILL);
     waitid(P_PID, (id_t)ones[number].pid, &(siginfo_t){0}, WEXITED | WNOWAIT);
+    world_unlock(world);
 }
 
 uint64_t device_time(unsigned number)
@@ -221,7 +224,7 @@ int end_status(unsigned number)
 {
     int status = -1;
     if (waitpid(ones[number].pid, &status, WNOHANG) != ones[number].pid)
-        kill(ones[number].pid, SIGKILL);
+        kill_tenant(number);
     clock_leave(world);
     return status;
 }
@@ -229,7 +232,7 @@ int end_status(unsigned number)
 void end_shares(void)
 {
     for (unsigned at = 0; at < count; at++)
-        kill(ones[at].pid, SIGKILL);
+        kill_tenant(at);
     for (unsigned at = 0; at < count; at++)
         status_of(ones[at].pid);
     CHECK_EQUAL(world->misuse, 0);
