@@ -184,6 +184,6 @@ class Drivers:
             self.wipe(driver)
             log.info("driver_slices_wiped", driver=driver)
         except ApiError as error:
-            log.warning("driver_slices_not_wiped", driver=driver, error=str(error))
+            log.info("driver_slices_not_wiped", driver=driver, error=str(error))
             with self._lock:
                 self._start_wipe_if_alone(driver, WIPE_RETRY)

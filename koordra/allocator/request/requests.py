@@ -325,11 +325,11 @@ def _digest(*values: object) -> bytes:
     return sha256(repr(values).encode()).digest()
 
 
-@lru_cache(maxsize=4096)
 def _says(spec: Alternative, capacity: str) -> bool:
     return any(name.rpartition("/")[2] == capacity for name in spec.capacity or {})
 
 
+@lru_cache(maxsize=4096)
 def _one_of(values: tuple[object, ...]) -> object:
     """One object for each value, which is compared quickly."""
     return object()

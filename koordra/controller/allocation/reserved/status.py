@@ -18,6 +18,7 @@ from koordra.controller.allocation.pass_context import REFUSED_PAUSE, PassContex
 from koordra.controller.allocation.reserved.period import Period, Stage
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
+from koordra.inert import inert
 from koordra.logs import get_logger
 from koordra.placement.holders.device_hold import Seat
 from koordra.placement.holders.reservation import Reservation
@@ -96,7 +97,7 @@ def status_of(one: Reservation, told: Told, before: Fields, *, now: str) -> Obje
                 "type": READY,
                 "status": ready,
                 "reason": reason,
-                "message": message,
+                "message": inert(message),
                 "lastTransitionTime": moved or now,
                 "observedGeneration": int(objects.metadata(one.obj).get("generation") or 0),
             }
