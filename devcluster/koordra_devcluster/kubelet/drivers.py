@@ -108,6 +108,7 @@ class Drivers:
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _connections: list[DriverConnection] = field(default_factory=list)
     _timers: dict[str, threading.Timer] = field(default_factory=dict)
+    _closed: bool = False
 
     def get(self, driver: str) -> DriverPlugin:
         """The newest connected endpoint, or the newest of all. Raises PrepareError where there is none."""
@@ -144,6 +145,7 @@ class Drivers:
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             for timer in self._timers.values():
                 timer.cancel()
             connections, self._connections = self._connections, []
@@ -164,7 +166,11 @@ class Drivers:
             self.on_connected(connection.driver)
 
     def _start_wipe_if_alone(self, driver: str, after: float | None = None) -> None:
-        if driver in self._timers or any(one.connected for one in self._connections if one.driver == driver):
+        if (
+            self._closed
+            or driver in self._timers
+            or any(one.connected for one in self._connections if one.driver == driver)
+        ):
             return
         seconds = self.wipe_after if after is None else after
         timer = self._timers[driver] = threading.Timer(seconds, self._wipe, (driver,))
@@ -184,6 +190,6 @@ class Drivers:
             self.wipe(driver)
             log.info("driver_slices_wiped", driver=driver)
         except ApiError as error:
-            log.info("driver_slices_not_wiped", driver=driver, error=str(error))
+            log.warning("driver_slices_not_wiped", driver=driver, error=str(error))
             with self._lock:
                 self._start_wipe_if_alone(driver, WIPE_RETRY)
