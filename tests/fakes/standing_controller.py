@@ -1,6 +1,6 @@
 """`koordra controller` as it ships, but its worker stands still where it is about to place a claim, while a
 file is there: `python -m tests.fakes.standing_controller FILE controller --kubeconfig ...`. Its Lease is over
-after 6 seconds instead of 15, and its watchdog looks twice a second, and ends nothing."""
+after 10 seconds instead of 15, and its watchdog looks twice a second, and ends nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main() -> None:
     progress.step = step_or_stand
     watchdog.PERIOD = 0.5  # type: ignore[misc]
     watchdog.MOST_LOOKS = 10**9  # type: ignore[misc]
-    LeaseTimes.__init__.__defaults__ = (6.0, 0.5, 3.0)  # type: ignore[attr-defined]
+    LeaseTimes.__init__.__defaults__ = (10.0, 0.5, 5.0)  # type: ignore[attr-defined]
 
     from koordra.cli.main import main as koordra
 

@@ -97,6 +97,12 @@ def kubeconfig(tmp_path: Path) -> Iterator[Path]:
     plane.close()
 
 
+def allocated(by: Controller) -> list[str]:
+    """The claims that it says it wrote the allocation of."""
+    lines = by.log.read_text().splitlines()
+    return [line.split("claim=default/")[1].split()[0] for line in lines if "claim_allocated" in line]
+
+
 def leader(client: KubeClient) -> str:
     try:
         lease = client.get(LEASES, LEASE_NAME, namespace="koordra-system")
@@ -163,5 +169,7 @@ def test_a_stuck_leader_is_followed_by_another_one_and_does_no_harm_when_it_come
             each.process.wait()
     assert not held.wrong
     assert len(held.cards) == len(set(held.cards.values())) == 6
-    written = [line for line in one.log.read_text().splitlines() if "claim_allocated" in line]
-    assert len(written) == 2, "before it stood still, and when it led again"
+    by_one, by_two = allocated(one), allocated(two)
+    assert sorted(by_one + by_two) == sorted(held.cards), "each of them once, by one of the two"
+    assert by_one[0] == "before", by_one
+    assert {"meanwhile-1", "meanwhile-2"} <= set(by_two), "not by the one that stood still over them"
