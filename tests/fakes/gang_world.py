@@ -96,6 +96,11 @@ def is_of(job: Job, pod: Object) -> bool:
     return (pod["metadata"].get("labels") or {}).get("replica") == job.name
 
 
+def is_let_go(pod: Object) -> bool:
+    annotations = pod["metadata"].get("annotations") or {}
+    return COMMITTED in annotations and not pod["spec"].get("schedulingGates")
+
+
 def _is_held(seat: Object) -> bool:
     return bool(seat.get("until"))
 
@@ -426,10 +431,7 @@ class GangWorld(World):
     def keep(self, pod: Object) -> None:
         """The seat of a member that was let go."""
         key, phase = self.seat_of(pod), pod["status"].get("phase")
-        is_let_go = COMMITTED in (pod["metadata"].get("annotations") or {}) and not pod["spec"].get(
-            "schedulingGates"
-        )
-        if key[0] not in self.jobs or not is_let_go or phase in {"Succeeded", "Failed"}:
+        if key[0] not in self.jobs or not is_let_go(pod) or phase in {"Succeeded", "Failed"}:
             return
         if pod["metadata"].get("deletionTimestamp") or pod["metadata"]["uid"] in self.given_up:
             return
@@ -440,12 +442,7 @@ class GangWorld(World):
                 self.kept[key] = Kept(uid, pod["metadata"]["uid"], use_of([claim]), job.priority)
 
     def let_go(self) -> set[str]:
-        return {
-            pod["metadata"]["name"]
-            for pod in self.pods()
-            if COMMITTED in (pod["metadata"].get("annotations") or {})
-            and not pod["spec"].get("schedulingGates")
-        }
+        return {pod["metadata"]["name"] for pod in self.pods() if is_let_go(pod)}
 
     def check_commit(self, job: Job, first: Object, before: set[str], sender: Controller) -> None:
         """The controller has seen that the least were there, with devices. What it has seen may be over by
@@ -577,12 +574,13 @@ class GangWorld(World):
             assert not (placed and pod["spec"].get("schedulingGates")), (
                 f"{pod['metadata']['name']} was left behind"
             )
-        if running and not any(pod["metadata"].get("deletionTimestamp") for pod in members):
+        has_started = any(pod["spec"]["resourceClaims"] or is_let_go(pod) for pod in running)
+        if has_started and not any(pod["metadata"].get("deletionTimestamp") for pod in members):
             self.check_told(running, held)
         ranks = [rank for pod in held for rank in self.ranks_of(pod)]
         assert len(set(ranks)) == len(ranks), f"{job.name} has ranks {sorted(ranks)}"
-        if not running:
-            assert not held, f"{job.name} runs nowhere and holds {len(held)} claims"
+        if not has_started:  # a launcher that came past its gate may run
+            assert not held, f"{job.name} has not started and holds {len(held)} claims"
         elif len(running) < job.least:
             done = sum(1 for pod in self.members(job) if pod["status"].get("phase") == "Succeeded")
             assert not waiting or len(running) + done >= job.least, (

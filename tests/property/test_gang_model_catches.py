@@ -5,7 +5,6 @@ Each case breaks the controller as a careless change might, and looks for a sche
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from koordra.controller.gangs.commit import allocate
 from koordra.controller.gangs.declared import gang_ref
 from koordra.controller.gangs.declared.gang_by import Replica
 from koordra.controller.gangs.live.writes import LiveFiles
-from koordra.controller.gangs.membership import Gang
+from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import GangPhase, GangStatus, status_of
 from koordra.controller.gangs.seats import device_holds
 from koordra.controller.gangs.seats.device_holds import DeviceHolds
@@ -116,13 +115,19 @@ def reserves_nothing(*_given: Any) -> bool:
     return True
 
 
-Patch = tuple[object, str, Callable[..., Any]]
+def whoever_runs(self: Member) -> bool:
+    """A launcher that came past its gate starts its gang."""
+    return self.is_committed
+
+
+Patch = tuple[object, str, Any]
 
 FROM = {
     "never restarts": 517,
     "leaves gates behind": 66,
     "keeps what was cut off": 20,
     "gives ranks twice": 340,
+    "whoever runs starts the gang": 9_002_307,
 }
 """Where to begin the search, so that it is short; a model that draws otherwise only makes it longer."""
 
@@ -144,6 +149,7 @@ BROKEN: dict[str, list[Patch]] = {
         (DeviceHolds, "reserve", reserves_nothing),
     ],
     "tells at the start alone": [(LiveFiles, "sync", tells_at_the_start_alone)],
+    "whoever runs starts the gang": [(Member, "commits", property(whoever_runs))],
     "leaves gates behind": [(phase, "status_of", never_lifts_again)],
 }
 

@@ -76,6 +76,12 @@ class Member:
         return self.is_bound or self.let_go
 
     @property
+    def commits(self) -> bool:
+        """Whether its gang has started. One that needs no devices, and came past its gate, says nothing
+        about the others."""
+        return self.is_committed and (self.let_go or self.claims is None or self.concerns_koordra)
+
+    @property
     def is_held(self) -> bool:
         return not self.is_committed and pod_index.is_gated(self.pod)
 
@@ -123,10 +129,13 @@ class Gang:
     @property
     def committed(self) -> tuple[Member, ...]:
         """Who was let go, and in a gang of which somebody was, who is not held."""
-        ours = [member for member in self.members if not self.is_without_claims(member)]
-        if not any(member.is_committed for member in ours):
+        if not self.has_started:
             return ()
-        return tuple(member for member in ours if not member.is_held)
+        return tuple(one for one in self.members if not (one.is_held or self.is_without_claims(one)))
+
+    @property
+    def has_started(self) -> bool:
+        return any(member.commits for member in self.members)
 
     @property
     def held(self) -> tuple[Member, ...]:
@@ -134,9 +143,11 @@ class Gang:
 
     @property
     def others(self) -> int:
-        """How many count towards the least without devices: members without claims, and those that have
-        finished well."""
-        return self.done + sum(map(self.is_without_claims, self.members))
+        """How many count towards the least without devices: members without claims, those that have finished
+        well, and those that run already while the gang has not started: these came past their gate."""
+        started = self.has_started
+        alone = ((not started and one.is_bound) or self.is_without_claims(one) for one in self.members)
+        return self.done + sum(alone)
 
     def is_without_claims(self, member: Member) -> bool:
         """A member of a foreign pod group that needs nothing of koordra's and was never held, wherever it is

@@ -141,6 +141,27 @@ def test_a_member_without_claims_is_held_and_let_go_with_the_others() -> None:
     assert let_go(cluster) == ["launcher", "w0", "w1"]
 
 
+def test_a_launcher_that_came_past_its_gate_and_runs_starts_nobody() -> None:
+    cluster = JointCluster(nodes=1, gpus=2)
+    member(cluster, "launcher", least=3, claims=False, gated=False)
+    for name in ("w0", "w1"):
+        member(cluster, name, least=3)
+    cluster.settle()
+    assert "not held by the scheduling gate" in told(cluster, events.REFUSED)[0]
+    cluster.claim("other")
+    cluster.pod("other", "other", priority=9)
+    cluster.api.edit(PODS, "launcher", lambda pod: pod["spec"].update(nodeName="n0"))
+    cluster.settle()
+    assert allocated(cluster) == ["other"]  # one of the two would fit
+    assert "2 of 3 members fit" in told(cluster, events.WAITING)[0]
+    cluster.scheduler_binds("other", "other")
+    cluster.pod_ends("other", "other")
+    cluster.settle()
+    assert allocated(cluster) == let_go(cluster) == ["w0", "w1"]
+    together = cluster.reconciler.allocation.gangs.together()
+    assert {len(pods) for pods in together.values()} == {3}  # they end together, too
+
+
 def test_a_launcher_that_ended_without_the_others_does_not_keep_them_waiting() -> None:
     """It came past the webhook without its gate, and ended well; nobody makes it again."""
     cluster = JointCluster(nodes=1, gpus=2)
