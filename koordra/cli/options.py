@@ -173,6 +173,15 @@ machines = click.option(
     help="Nodes of this machine besides those in the files (see koordra topology): hgx-h100:100. Repeatable.",
 )
 
+autoscale = click.option(
+    "--autoscale",
+    "autoscale",
+    multiple=True,
+    metavar="NAME=MACHINE:MAX[,LABEL=VALUE]",
+    help="Say which and how many new nodes of this group would make what waits fit: h100=hgx-h100:8,rack=a, or a file "
+    "as the controller reads it. Repeatable; the first groups are preferred.",
+)
+
 
 def output(*forms: str, what: str = "") -> Callable[[Command], Command]:
     """The forms in which a command shows its result, the default first."""

@@ -19,7 +19,10 @@ from koordra.cli.output import as_text, columns, render_table
 from koordra.cli.progress import progress
 from koordra.cli.what_if.machines import machine_nodes
 from koordra.cli.what_if.manifests import Assumed, what_if
+from koordra.cli.what_if.node_groups import node_groups
+from koordra.cli.what_if.scale_up_text import scale_up_document, scale_up_text
 from koordra.controller.cache.fabrics import written_levels
+from koordra.errors import InvalidInput
 from koordra.inert import inert
 from koordra.placement import Plan
 from koordra.placement.defragment.cluster import free, shape_of
@@ -33,6 +36,7 @@ MOST_LINES = 8
     "YAML or JSON (or JSON lines) with Nodes, ResourceSlices, DeviceClasses, claims, pods ...", required=True
 )
 @options.machines
+@options.autoscale
 @options.policy
 @options.features
 @options.topology_levels
@@ -40,7 +44,9 @@ MOST_LINES = 8
 @options.flag(
     "--together", "Claims that no pod uses go to one node, as if one pod in each namespace used them."
 )
-@options.flag("--fail-if-waiting", "Exit with 1 where a claim gets nothing.")
+@options.flag(
+    "--fail-if-waiting", "Exit with 1 where a claim gets nothing, new nodes of --autoscale included."
+)
 @click.option(
     "--defragment",
     metavar="SHAPE",
@@ -49,6 +55,7 @@ MOST_LINES = 8
 def plan_command(
     files: Sequence[str],
     machines: Sequence[str],
+    autoscale: Sequence[str],
     policy: str,
     features: str | None,
     topology_levels: str,
@@ -63,10 +70,17 @@ def plan_command(
     kube-scheduler's, quotas bound legacy pods, and what its webhook would refuse is told. Claims that have an
     allocation count as taken. A Deployment, Job ... that no cluster has stored stands for its pods, and a
     claim that no pod uses for a pod of its own. Nothing is written anywhere.
+
+    With --autoscale it is said besides with how many new nodes of which groups the most of what waits would
+    fit, and why the rest would not: as few nodes as will do, of the groups that are named first.
     """
+    if autoscale and defragment is not None:
+        fields = "--autoscale and --defragment"
+        raise InvalidInput("exclude each other", object="plan", field=fields, remedy="give one of them")
     silent = output != "table"
     with progress("reading the files", silent=silent):
         manifests = [*read_objects(files), *machine_nodes(machines)]
+        groups = node_groups(autoscale)
     if defragment is not None:
         with progress("looking for the fewest moves", silent=silent):
             freed = free(with_template_claims(manifests), shape_of(defragment))
@@ -74,12 +88,19 @@ def plan_command(
         return
     with progress("planning", silent=silent):
         levels = written_levels(topology_levels) if topology_levels else None
-        asked = what_if(manifests, Assumed(policy, features, together, levels), datetime.now(UTC))
+        asked = what_if(manifests, Assumed(policy, features, together, levels, groups), datetime.now(UTC))
         found = asked.plan()
+        grown = asked.scale_up(groups) if groups else None
     for line in asked.notes:
         say(line, err=True)
-    say(_table(found) if output == "table" else as_text(found.to_dict(), output), nl=False)
-    if fail_if_waiting and (found.unsatisfiable or found.undecided):
+    if output == "table":
+        told = [_table(found), scale_up_text(grown, groups) if grown else ""]
+        say("\n".join(filter(None, told)), nl=grown is not None)
+    else:
+        more = {"autoscale": scale_up_document(grown, groups)} if grown else {}
+        say(as_text({**found.to_dict(), **more}, output), nl=False)
+    waits = {*found.unsatisfiable, *found.undecided} - (grown.fits.keys() if grown else set())
+    if fail_if_waiting and waits:
         raise click.exceptions.Exit(1)
 
 

@@ -11,7 +11,7 @@
     cache/             objects as the watches have them, our own writes laid over, and the indices that a pass
                        acts on
     gangs/             pods of one job that get their devices together
-    conflicts/         what nobody but koordra should do with its devices
+    autoscale/         nodes that are not there yet
     reporting/         Events, metrics and latency
     explain/           what is answered to `koordra explain`
     webhook/           what users write is checked and completed before it is stored

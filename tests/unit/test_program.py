@@ -112,7 +112,7 @@ def test_explain_imports_nothing_that_allocates_where_the_controller_answers() -
         "    def list(self, kind, **_):\n"
         "        return [{'metadata': {'namespace': 'team', 'name': 'c'}}], ''\n"
         "client = Client()\n"
-        "_show(of_cluster(client, ['c'], 'team', Scope(), Cluster(client)), 'text')\n"
+        "_show((of_cluster(client, ['c'], 'team', Scope(), Cluster(client)), {}, ''), 'text')\n"
         "print('imported', *sys.modules)\n"
     )
     assert found.returncode == 0, found.stderr

@@ -24,6 +24,8 @@ from koordra.kube.client import KubeClient
 
 if TYPE_CHECKING:
     from koordra.cli.cluster.whole_cluster import WholeCluster
+    from koordra.controller.autoscale.node_groups import NodeGroup
+    from koordra.controller.autoscale.scale_up import ScaleUp
     from koordra.topology.network_topology import Levels
 
 
@@ -46,6 +48,10 @@ class Cluster:
         found, words = self._objects.answer(question)
         _add_last_words(question, found, lambda _kind, entry: words.get(entry["uid"]))
         return found
+
+    def scale_up(self, groups: Sequence[NodeGroup]) -> ScaleUp:
+        """What new nodes would do, worked out of the objects: the controller is not asked."""
+        return self._objects.scale_up(groups)
 
     @cached_property
     def _objects(self) -> WholeCluster:

@@ -25,7 +25,12 @@ from koordra.controller.explain.question import Subject
 from koordra.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from koordra.controller.autoscale.node_groups import NodeGroup
+    from koordra.controller.autoscale.scale_up import ScaleUp
     from koordra.topology.network_topology import Levels
+
+Told = tuple[Answers, Document, str]
+"""Answers, and what is said besides of new nodes: as a document, and as text."""
 
 _TEXTS: Final[dict[Subject, Callable[..., str]]] = {
     Subject.CLAIM: claim_text,
@@ -39,6 +44,7 @@ _TEXTS: Final[dict[Subject, Callable[..., str]]] = {
 @click.argument("words", nargs=-1, metavar="[CLAIM | claim/NAME | pod/NAME | gang/NAME | node/NAME]...")
 @options.manifests("YAML or JSON with the objects to plan with, in place of the cluster's")
 @options.machines
+@options.autoscale
 @options.access
 @options.scope
 @options.policy
@@ -50,6 +56,7 @@ def explain(
     words: Sequence[str],
     files: Sequence[str],
     machines: Sequence[str],
+    autoscale: Sequence[str],
     access: Access,
     scope: Scope,
     policy: str,
@@ -71,9 +78,11 @@ def explain(
     answer, its next pass is worked out from the objects, without writing: also nodes that are left out after
     a refusal of kube-scheduler, kept free for claims that come first, or barred by ports, spread, volumes and
     affinity between pods. The newest Event of the controller stands beside it. --topology-levels
-    are those of that controller, for what is worked out without it.
+    are those of that controller, for what is worked out without it. --autoscale tells besides what new nodes
+    would do for all that waits.
     """
     levels = _levels(topology_levels) if topology_levels else None
+    groups = _groups(autoscale) if autoscale else []
     if files:
         if watch or scope.selector:
             raise InvalidInput(
@@ -82,21 +91,25 @@ def explain(
         from koordra.cli.cluster.file_answers import of_files
         from koordra.cli.what_if.manifests import Assumed
 
-        _show(of_files(files, machines, words, scope, Assumed(policy, features, levels=levels)), output)
+        assumed = Assumed(policy, features, levels=levels, groups=groups)
+        answers, grown = of_files(files, machines, words, scope, assumed)
+        _show(_with(answers, grown, groups), output)
         return
     if policy != names.DEFAULT_POLICY or features or machines:
         text = "go with -f: a cluster's controller has a policy of its own, and its nodes"
         fields = "--policy, --features and --machine"
         raise InvalidInput(text, object="explain", field=fields, remedy="leave them out")
     client, namespace = connect(access), namespace_of(access, scope)
-    shown: Answers | None = None
+    shown: Told | None = None
     moments: Iterable[Listed | None] = [None]
     if watch:
         from koordra.cli.cluster.whole_cluster import EVERYTHING
 
         moments = followed(client, EVERYTHING)
     for moment in moments:
-        found = of_cluster(client, words, namespace, scope, Cluster(client, moment, levels))
+        cluster = Cluster(client, moment, levels)
+        answers = of_cluster(client, words, namespace, scope, cluster)
+        found = _with(answers, cluster.scale_up(groups) if groups else None, groups)
         if found != shown:
             _show(found, output, again=shown is not None)
         shown = found
@@ -109,14 +122,31 @@ def _levels(text: str) -> Levels:
     return written_levels(text)
 
 
-def _show(found: Answers, output: str, *, again: bool = False) -> None:
+def _groups(autoscale: Sequence[str]) -> list[NodeGroup]:
+    """Raises InvalidInput."""
+    from koordra.cli.what_if.node_groups import node_groups
+
+    return node_groups(autoscale)
+
+
+def _with(answers: Answers, grown: ScaleUp | None, groups: Sequence[NodeGroup]) -> Told:
+    if grown is None:
+        return answers, {}, ""
+    from koordra.cli.what_if.scale_up_text import scale_up_document, scale_up_text
+
+    return answers, {"autoscale": scale_up_document(grown, groups)}, scale_up_text(grown, groups)
+
+
+def _show(found: Told, output: str, *, again: bool = False) -> None:
+    answers, more, text = found
     if output in ("json", "yaml"):
-        document: Document = {} if found else {"claims": []}
-        for subject, entry in found:
+        document: Document = {} if answers else {"claims": []}
+        for subject, entry in answers:
             document.setdefault(f"{subject}s", []).append(entry)
         say("---\n" if again and output == "yaml" else "", nl=False)
-        show_document(document, output)
+        show_document({**document, **more}, output)
         return
     wide = output == "wide"
-    texts = [_TEXTS[subject](entry, wide=wide) for subject, entry in found]
-    say(("\n" if again else "") + ("\n\n".join(texts) or "no claim is waiting for devices"))
+    texts = [_TEXTS[subject](entry, wide=wide) for subject, entry in answers]
+    told = "\n\n".join(texts) or "no claim is waiting for devices"
+    say(("\n" if again else "") + "\n\n".join(filter(None, [told, text])))

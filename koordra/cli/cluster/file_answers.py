@@ -16,6 +16,7 @@ from koordra.cli.progress import progress
 from koordra.cli.what_if.machines import machine_nodes
 from koordra.cli.what_if.manifests import Assumed, WhatIf, what_if
 from koordra.controller import claims as claims_of
+from koordra.controller.autoscale.scale_up import ScaleUp
 from koordra.controller.claims import Owner
 from koordra.controller.explain.forecast.stand_ins import stands_in
 from koordra.controller.explain.question import Question, Subject, question_of
@@ -25,8 +26,9 @@ from koordra.errors import NotFound
 
 def of_files(
     files: Sequence[str], machines: Sequence[str], words: Sequence[str], scope: Scope, assumed: Assumed
-) -> Answers:
-    """What waits, where nothing is named. Raises InvalidManifest, and InvalidInput for an unknown machine."""
+) -> tuple[Answers, ScaleUp | None]:
+    """What waits, where nothing is named; and what new nodes of the assumed groups would do. Raises
+    InvalidManifest, and InvalidInput for an unknown machine."""
     with progress("reading the files", line=False):
         manifests = [*read_objects(files), *machine_nodes(machines)]
     with progress("planning", line=False):
@@ -34,7 +36,8 @@ def of_files(
         for note in found.notes:
             say(note, err=True)
         questions = [one for word in words for one in _questions(found, word, scope)]
-        return [(one.subject, _answered(found, one)) for one in questions or _waiting(found, scope)]
+        answers = [(one.subject, _answered(found, one)) for one in questions or _waiting(found, scope)]
+        return answers, found.scale_up(assumed.groups) if assumed.groups else None
 
 
 def _questions(found: WhatIf, word: str, scope: Scope) -> Iterator[Question]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final
@@ -11,7 +12,9 @@ from koordra.api.objects import Object
 from koordra.cli.cluster.cluster_objects import Listed, Source, latest_events, listed
 from koordra.cli.output import Document
 from koordra.cli.progress import progress
-from koordra.controller.cache.changes import NEEDED, OPTIONAL, tables_of
+from koordra.controller.autoscale.node_groups import NodeGroup
+from koordra.controller.autoscale.scale_up import ScaleUp, scale_up
+from koordra.controller.cache.changes import NEEDED, OPTIONAL, Tables, tables_of
 from koordra.controller.explain.forecast.forecast import Forecast, Terms, forecast
 from koordra.controller.explain.forecast.refusals import refusals
 from koordra.controller.explain.question import Question
@@ -42,6 +45,12 @@ class WholeCluster:
         with progress(f"working out why: {question}", line=False):
             return dict(forecast.answer(question)[question.subject]), self._words
 
+    def scale_up(self, groups: Sequence[NodeGroup]) -> ScaleUp:
+        """What new nodes would do."""
+        forecast = self._forecast
+        with progress("working out what new nodes would do", line=False):
+            return scale_up(self._tables, self._terms, groups, now=forecast, beyond=True)
+
     @cached_property
     def _objects(self) -> Listed:
         if self._found is not None:
@@ -55,11 +64,18 @@ class WholeCluster:
 
     @cached_property
     def _forecast(self) -> Forecast:
-        found, now = self._objects, datetime.now(UTC)
         with progress("taking the objects in", line=False):
-            tables = tables_of(obj for objects in found.values() for obj in objects)
-            refused = refusals(found[kinds.EVENTS], now)
-            return forecast(tables, Terms(now, refused, levels=self._levels, read=self._read))
+            return forecast(self._tables, self._terms)
+
+    @cached_property
+    def _tables(self) -> Tables:
+        return tables_of(obj for objects in self._objects.values() for obj in objects)
+
+    @cached_property
+    def _terms(self) -> Terms:
+        now = datetime.now(UTC)
+        refused = refusals(self._objects[kinds.EVENTS], now)
+        return Terms(now, refused, levels=self._levels, read=self._read)
 
     def _read(self, kind: kinds.Kind, name: str, namespace: str) -> Object | None:
         """A job's object; None where the caller may not read it."""

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import koordra
-from koordra.allocator.predicates import HOSTNAME
 from koordra.api.objects import Fields, Object
+from koordra.controller.autoscale.node_groups import NodeGroup, node_with_slices
 from koordra.errors import InvalidInput
 from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.publish.devices import Mode
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology import overlay, presets
 from koordra.topology.problems import Discovery
@@ -58,21 +59,17 @@ def _label(name: str) -> str:
     return "-".join(filter(None, name.lower().removesuffix(".yaml").replace(".", "-").split("/")))
 
 
-def _nodes(name: str, count: int, called: str) -> Iterator[Object]:
+def machine_slices(name: str, is_native: bool = False) -> list[Object]:
+    """The ResourceSlices of a node that is this machine, whatever it is called. Raises InvalidInput."""
     machine = discovered(name)[1].machine
-    slices = build_slices(machine, node_name="node", node_uid=None, mode="joint", generation=1)
+    mode: Mode = "native" if is_native else "joint"
+    return build_slices(machine, node_name="node", node_uid=None, mode=mode, generation=1)
+
+
+def _nodes(name: str, count: int, called: str) -> Iterator[Object]:
+    group = NodeGroup(called, name, machine_slices(name), most=count)
     for number in range(count):
-        node = f"{called}-{number:04}"
-        yield {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": node, "uid": f"Node/{node}", "labels": {HOSTNAME: node}},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-        }
-        for at, one in enumerate(slices):
-            pool = {**one["spec"]["pool"], "name": node}
-            metadata = {"name": f"{node}-{at}", "uid": f"ResourceSlice/{node}-{at}"}
-            yield {**one, "metadata": metadata, "spec": {**one["spec"], "nodeName": node, "pool": pool}}
+        yield from node_with_slices(f"{called}-{number:04}", group)
 
 
 def _kind(name: str) -> presets.Preset:

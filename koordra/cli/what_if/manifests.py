@@ -15,9 +15,9 @@ from koordra.api.objects import Fields, Object
 from koordra.cli.convert import settings_from
 from koordra.cli.manifest_files import notes_on
 from koordra.cli.what_if.workload_pods import workload_pods
-from koordra.controller import claims as claims_of
-from koordra.controller.claims import Owner
-from koordra.controller.explain.claims import waits_for
+from koordra.controller.autoscale.node_groups import NodeGroup
+from koordra.controller.autoscale.scale_up import ScaleUp, scale_up
+from koordra.controller.cache.changes import Tables
 from koordra.controller.explain.forecast.admission import Admitted, Refused, admitted
 from koordra.controller.explain.forecast.forecast import Forecast, Terms, forecast
 from koordra.controller.explain.forecast.refusals import refusals
@@ -34,12 +34,13 @@ Lacking = Mapping[str, tuple[Reason, ...]]
 @dataclass(frozen=True, slots=True)
 class Assumed:
     """What a person says about the cluster besides the files. `together`: claims that no pod uses have one
-    pod in each namespace; `levels`: of the network."""
+    pod in each namespace; `levels`: of the network; `groups`: to which nodes can be added."""
 
     policy: str = names.DEFAULT_POLICY
     features: str | None = None
     together: bool = False
     levels: Levels | None = None
+    groups: Sequence[NodeGroup] = ()
 
 
 @dataclass(frozen=True)
@@ -49,34 +50,29 @@ class WhatIf:
 
     given: Sequence[Fields]
     forecast: Forecast
+    cluster: Tables
+    terms: Terms
     refused: Lacking
     missing: Lacking
     notes: Sequence[str]
 
     def plan(self) -> Plan:
         """What every claim that waits gets, or why it gets nothing."""
-        found, view = Plan(), self.forecast.view
+        found = Plan()
         for key, planned in sorted(self.forecast.planned.items()):
             found.allocations[key] = dict(planned.allocation)
             found.nodes[key], found.levels[key] = planned.node or "", planned.level
             if planned.score is not None:
                 found.scores[key] = planned.score
-        with self.forecast.when_done():
-            for key, claim in sorted(view.cache.claims.items()):
-                if key in self.refused or not _waits(claim, view.cache.classes):
-                    continue
+        for key in self.forecast.lacking:
+            if key not in self.refused:
                 told = self.forecast.reasons_of(key)
-                text = waits_for(view, key) or "the controller has not come to it yet"
-                why = told.reasons.get(key) or (reason_of(Cause.NODE_UNSUITABLE, text),)
-                (found.undecided if told.undecided else found.unsatisfiable)[key] = why
+                (found.undecided if told.undecided else found.unsatisfiable)[key] = told.reasons[key]
         found.unsatisfiable.update({**self.missing, **self.refused})
         return found
 
-
-def _waits(claim: Fields, classes: Mapping[str, Object]) -> bool:
-    if claims_of.is_allocated(claim) or objects.is_deleting(claim):
-        return False
-    return claims_of.owner(claim, classes) is not Owner.FOREIGN
+    def scale_up(self, groups: Sequence[NodeGroup]) -> ScaleUp:
+        return scale_up(self.cluster, self.terms, groups, now=self.forecast, beyond=True)
 
 
 def what_if(manifests: Sequence[Fields], assumed: Assumed, now: datetime) -> WhatIf:
@@ -88,7 +84,12 @@ def what_if(manifests: Sequence[Fields], assumed: Assumed, now: datetime) -> Wha
     stored = admitted(given, settings)
     there = stored.cluster[RESOURCE_CLAIMS]
     refused = {key: why for key, why in _refused(stored.refused) if key not in there}
-    cluster = with_stand_ins(stored.cluster, together=assumed.together, left_out=frozenset(refused))
+    cluster = with_stand_ins(
+        stored.cluster,
+        together=assumed.together,
+        left_out=frozenset(refused),
+        taints=[taint for group in assumed.groups for taint in group.taints],
+    )
     events = refusals([dict(one) for one in given if one.get("kind") == "Event"], now)
     terms = Terms(
         now,
@@ -103,7 +104,8 @@ def what_if(manifests: Sequence[Fields], assumed: Assumed, now: datetime) -> Wha
     warned = [f"koordra: warning: {text}" for text in dict.fromkeys(stored.warnings)]
     found = forecast(cluster, terms)
     evicted = [f"koordra: pod {key} would be evicted" for key in dict.fromkeys(found.evicted)]
-    return WhatIf(given, found, refused, dict(_missing(stored)), (*said, *planned, *warned, *evicted))
+    told = (*said, *planned, *warned, *evicted)
+    return WhatIf(given, found, cluster, terms, refused, dict(_missing(stored)), told)
 
 
 def _read(manifests: Iterable[Fields], kind: Kind, name: str, namespace: str) -> Object | None:

@@ -7,4 +7,5 @@ group_queue         the groups that wait, and which of them a pass considers
 leader_figures      how things stand after a pass: metrics that the leader alone shows
 pod_requeue         pods that their kubelet has given up for a minute
 node_evictions      pods that nodes ask to go
+conflicts/          what nobody but koordra should do with its devices
 """

@@ -40,10 +40,10 @@ from koordra.controller.allocation.reservations import Reservations
 from koordra.controller.allocation.reserved.reservations import NO_QUOTAS, DeviceReservations, Quotas
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.groups import Group, StartedPods
-from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.controller import GangController
 from koordra.controller.gangs.imex.domains import ImexDomains, name_of, with_domain
 from koordra.controller.gangs.seats.device_holds import HeldSeat
+from koordra.controller.reconcile.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.reconcile.group_queue import NO_BASIS, GroupQueue, Quota, basis_of
 from koordra.controller.reconcile.turns import Turn, Turns
 from koordra.controller.reporting import claim_events

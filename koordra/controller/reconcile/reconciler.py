@@ -42,8 +42,8 @@ from koordra.controller.allocation.writes import WriteOutcome, Writer
 from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.immediate_claims import DEFAULT_RULES, ImmediateRules
 from koordra.controller.cache.pod_index import pod_scheduled, split_across_nodes
-from koordra.controller.conflicts.conflict_watch import NO_GPUS
 from koordra.controller.reconcile.allocation_step import AllocationStep
+from koordra.controller.reconcile.conflicts.conflict_watch import NO_GPUS
 from koordra.controller.reconcile.group_queue import Quota
 from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reconcile.unplanned import created

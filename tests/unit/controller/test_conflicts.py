@@ -11,8 +11,8 @@ from koordra.api import names
 from koordra.api.kinds import DEVICE_CLASSES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.conflicts import conflict_rules
-from koordra.controller.conflicts.conflict_watch import REPEAT, ConflictWatch
+from koordra.controller.reconcile.conflicts import conflict_rules
+from koordra.controller.reconcile.conflicts.conflict_watch import REPEAT, ConflictWatch
 from koordra.controller.reporting import claim_events
 from tests.fakes.cluster import Cluster
 from tests.fakes.joint_cluster import JointCluster, claim, device_class, gpu_slice, node

@@ -12,7 +12,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.compat.detection import offered_by_others, publishers
-from koordra.controller.conflicts.conflict_watch import NO_GPUS
+from koordra.controller.reconcile.conflicts.conflict_watch import NO_GPUS
 from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.metrics import ControllerMetrics

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final
 
-from koordra.allocator.reasons import Reason
+from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import names, objects
 from koordra.api.kinds import RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Fields, Object
@@ -33,8 +33,9 @@ from koordra.controller.allocation.reserved.reservations import NO_QUOTAS
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Tables
 from koordra.controller.cache.groups import Group
+from koordra.controller.claims import Owner
 from koordra.controller.explain.answer import answer
-from koordra.controller.explain.claims import nearness_of, published
+from koordra.controller.explain.claims import nearness_of, published, waits_for
 from koordra.controller.explain.forecast.cluster_copy import ClusterCopy, States
 from koordra.controller.explain.forecast.refusals import Refusals
 from koordra.controller.explain.leader_view import leader_view
@@ -148,6 +149,13 @@ class Forecast:
                 found[key] = Planned(claims_of.node_of(claim), level, self._placer.scores.get(key), given)
         return found
 
+    @cached_property
+    def lacking(self) -> Sequence[str]:
+        """Claims, by key, that wait for koordra and are given nothing."""
+        cache = self.view.cache
+        with self.when_done():
+            return [key for key, claim in sorted(cache.claims.items()) if _waits(claim, cache.classes)]
+
     @property
     def evicted(self) -> Sequence[str]:
         """Pods, by key, that are asked to end, so that others may start."""
@@ -199,8 +207,14 @@ class Forecast:
         return self._why[key]
 
     def reasons_of(self, key: str) -> GroupPlacement:
-        """The same, with the words for claims that wait with their gang, or that nobody can allocate."""
-        return self.why(key) or GroupPlacement(reasons={key: self._told.get(key, ())})
+        """The same, with the words for claims that wait with their gang, or that nobody can allocate; never
+        without any."""
+        with self.when_done():
+            told = self.why(key) or GroupPlacement(reasons={key: self._told.get(key, ())})
+            if told.reasons.get(key):
+                return told
+            text = waits_for(self.view, key) or "the controller has not come to it yet"
+            return replace(told, reasons={**told.reasons, key: (reason_of(Cause.NODE_UNSUITABLE, text),)})
 
     @contextmanager
     def when_done(self) -> Iterator[None]:
@@ -230,6 +244,12 @@ class Forecast:
         for key in self._lacking_gangs:
             members = self._reconciler.allocation.gangs.all[key].members
             yield key, _waited([one.pod for one in members], self._terms.now)
+
+
+def _waits(claim: Object, classes: Mapping[str, Object]) -> bool:
+    if claims_of.is_allocated(claim) or objects.is_deleting(claim):
+        return False
+    return claims_of.owner(claim, classes) is not Owner.FOREIGN
 
 
 def forecast(cluster: Tables, terms: Terms) -> Forecast:

@@ -3,14 +3,15 @@
 a claim that no pod uses         is asked for by a pod of its own, which comes after all others (or with
                                  all such claims of its namespace, `together`): it asks for no CPU, and
                                  tolerates the taints that somebody put on nodes; not those that
-                                 Kubernetes puts on what is cordoned or does not answer
+                                 Kubernetes puts on what is cordoned or does not answer, and autoscalers
+                                 on what is about to go
 devices, and no pods at all      the claims that have devices are in use
 ResourceSlices, and no Nodes     there are the nodes that the slices name
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from koordra.api import names, objects
@@ -27,10 +28,22 @@ MARK: Final = names.DOMAIN + "stands-in"
 LAST: Final = -(1 << 40)
 """Their priority: no pod has one that low."""
 _OF_KUBERNETES: Final = "node.kubernetes.io/"
+_OF_AUTOSCALERS: Final = (
+    "ToBeDeletedByClusterAutoscaler",
+    "DeletionCandidateOfClusterAutoscaler",
+    "karpenter.sh/disrupted",
+)
+"""On nodes that are about to go."""
 
 
-def with_stand_ins(cluster: Tables, *, together: bool, left_out: frozenset[str] = frozenset()) -> Tables:
-    """`left_out`: claims, by key, that nobody is to ask for."""
+def with_stand_ins(
+    cluster: Tables,
+    *,
+    together: bool,
+    left_out: frozenset[str] = frozenset(),
+    taints: Iterable[Fields] = (),
+) -> Tables:
+    """`left_out`: claims, by key, that nobody is to ask for. `taints`: of nodes that are not there yet."""
     nodes = cluster[NODES] or _nodes(cluster[RESOURCE_SLICES].values())
     claims, pods = dict(cluster[RESOURCE_CLAIMS]), cluster[PODS]
     if not pods:
@@ -38,7 +51,7 @@ def with_stand_ins(cluster: Tables, *, together: bool, left_out: frozenset[str] 
     used = {key for pod in pods.values() for key in claim_keys(pod)} | left_out
     classes = cluster[DEVICE_CLASSES]
     alone = [claim for key, claim in sorted(claims.items()) if key not in used and _waits(claim, classes)]
-    tolerations = _tolerations(nodes.values())
+    tolerations = _tolerations([*taints, *_taints(nodes.values())])
     by_pod: dict[tuple[str, str], list[Object]] = {}
     for claim in alone:
         name = "claims" if together else objects.name(claim)
@@ -78,10 +91,15 @@ def _nodes(slices: Iterable[Fields]) -> Table:
     }
 
 
-def _tolerations(nodes: Iterable[Fields]) -> list[Object]:
-    taints = [taint for node in nodes for taint in objects.spec_of(node).get("taints") or ()]
+def _taints(nodes: Iterable[Fields]) -> Iterator[Fields]:
+    for node in nodes:
+        yield from objects.spec_of(node).get("taints") or ()
+
+
+def _tolerations(taints: Iterable[Fields]) -> list[Object]:
     keys = {str(taint.get("key")) for taint in taints}
-    return [{"key": key, "operator": "Exists"} for key in sorted(keys) if not key.startswith(_OF_KUBERNETES)]
+    passing = (_OF_KUBERNETES, *_OF_AUTOSCALERS)
+    return [{"key": key, "operator": "Exists"} for key in sorted(keys) if not key.startswith(passing)]
 
 
 def _pod(namespace: str, name: str, claims: Sequence[Fields], tolerations: Sequence[Object]) -> Object:

@@ -34,7 +34,7 @@ from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.slice_index import allocator_of, is_ours, node_name, pool_name
 from koordra.controller.claims import ClaimEntry
-from koordra.controller.conflicts.conflict_rules import (
+from koordra.controller.reconcile.conflicts.conflict_rules import (
     DeviceConflict,
     Place,
     class_conflicts,

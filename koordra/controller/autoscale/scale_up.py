@@ -1,0 +1,123 @@
+"""Which new nodes, and how many, would make what waits fit.
+
+    forecast, every group as large as it may be ─▶ what can be served at all
+    the last group made as small as still serves all of that, then the one before it ... the first at last
+
+So the first groups are the ones used, in the operator's order (cheapest first), one after the other has as
+few nodes as will do beside the others, and a claim that two groups serve together only is served by both.
+Every step asks the forecast that `koordra plan` tells: gangs as a whole, levels of the network, quotas,
+taints, and the room that there is on other nodes are the controller's own rules. Quotas and whatever else no
+node helps against show in the reasons of what waits on although every group is as large as it may be.
+
+Fewer nodes are taken to serve no more than many: numbers between are found by halving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from koordra.allocator.reasons import Reason
+from koordra.controller.autoscale.node_groups import NodeGroup, with_new_nodes
+from koordra.controller.cache.changes import Tables
+from koordra.controller.explain.forecast.forecast import Forecast, Terms, forecast
+from koordra.controller.explain.view import Planned
+
+Counts = Mapping[str, int]
+"""New nodes by the groups' names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What a claim gets on a new node of the group, or on a node that is there (`group` is None): with the
+    rest of its gang."""
+
+    group: str | None
+    planned: Planned
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleUp:
+    """`counts`: new nodes of every group. `fits`: claims that wait and would have devices then; `waits`:
+    those that wait on although every group is as large as it may be, and why. `beyond`: nodes with which
+    those in `fits_beyond` would fit if the groups might be larger; empty where none would, or nobody
+    asked."""
+
+    counts: Counts
+    fits: Mapping[str, Fit]
+    waits: Mapping[str, tuple[Reason, ...]]
+    beyond: Counts = field(default_factory=dict)
+    fits_beyond: Sequence[str] = ()
+
+
+Foretell = Callable[[Counts], Forecast]
+"""What the controller does with so many new nodes besides."""
+
+
+def scale_up(
+    cluster: Tables,
+    terms: Terms,
+    groups: Sequence[NodeGroup],
+    *,
+    now: Forecast | None = None,
+    beyond: bool = False,
+) -> ScaleUp:
+    """`now`: the forecast for the nodes that are there, where somebody has it. `beyond`: look also what
+    larger groups would serve."""
+    known = {} if now is None else {(0,) * len(groups): now}
+
+    def foretell(counts: Counts) -> Forecast:
+        key = tuple(counts.get(group.name, 0) for group in groups)
+        if key not in known:
+            known[key] = forecast(with_new_nodes(cluster, groups, counts), terms)
+        return known[key]
+
+    lacking = foretell({}).lacking
+    most = {group.name: min(room(group, cluster), len(lacking)) for group in groups}
+    counts = _fewest(foretell, groups, most)
+    new, served = _new_nodes(groups, counts), foretell(counts).planned
+    fits = {key: Fit(new.get(served[key].node or ""), served[key]) for key in lacking if key in served}
+    waits = {key: foretell(most).reasons_of(key).reasons[key] for key in lacking if key not in fits}
+    if not (waits and beyond):
+        return ScaleUp(counts, fits, waits)
+    larger = {group.name: len(lacking) for group in groups}
+    more = [key for key in waits if key in foretell(larger).planned]
+    return ScaleUp(counts, fits, waits, _fewest(foretell, groups, larger) if more else {}, more)
+
+
+def room(group: NodeGroup, cluster: Tables) -> int:
+    """How many nodes may be added to it."""
+    return max(0, group.most - len(group.there(cluster)))
+
+
+def _fewest(foretell: Foretell, groups: Sequence[NodeGroup], most: Counts) -> Counts:
+    """As few as serve what `most` do."""
+    target = foretell(most).planned.keys()
+
+    def serves(counts: Counts) -> bool:
+        return target <= foretell(counts).planned.keys()
+
+    counts = dict(most)
+    for group in reversed(groups):
+        used = _used(group, counts, foretell(counts))
+        low, high = 0, used if serves({**counts, group.name: used}) else counts[group.name]
+        while low < high:
+            middle = (low + high) // 2
+            if serves({**counts, group.name: middle}):
+                high = middle
+            else:
+                low = middle + 1
+        counts[group.name] = high
+    return counts
+
+
+def _used(group: NodeGroup, counts: Counts, forecast: Forecast) -> int:
+    """New nodes of the group that somebody has something on."""
+    new = _new_nodes([group], counts)
+    return len({planned.node for planned in forecast.planned.values()} & new.keys())
+
+
+def _new_nodes(groups: Sequence[NodeGroup], counts: Counts) -> dict[str, str]:
+    return {
+        group.called(number): group.name for group in groups for number in range(counts.get(group.name, 0))
+    }

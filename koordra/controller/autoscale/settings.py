@@ -1,0 +1,95 @@
+"""What an operator says about groups of nodes. Pure but for the machines, which
+`slices_of` reads.
+
+    groups:
+    - name: h100
+      machine: hgx-h100            # as for koordra plan --machine
+      max: 16                      # nodes, with those that are there
+      labels: {cloud.google.com/gke-nodepool: h100}   # which every node of the group has, and no other
+      taints: [{key: example.com/gpu, value: "true", effect: NoSchedule}]
+      resources: {cpu: "190", memory: 1800Gi}         # what a new node has for pods
+
+The first groups are preferred.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from koordra.api import names
+from koordra.api.objects import Fields
+from koordra.api.reader import Reader
+from koordra.controller.autoscale.node_groups import NodeGroup
+
+SlicesOf = Callable[[str, bool], Sequence[Fields]]
+"""(machine, whether the node is in native mode) -> the ResourceSlices of such a node. Raises InvalidInput."""
+
+MOST_NODES: Final = 1_000
+MOST_GROUPS: Final = 50
+EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_KEY: Final = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+def groups_in(read: Reader, slices_of: SlicesOf) -> list[NodeGroup]:
+    """Of a document that has `groups`. Raises InvalidManifest, and InvalidInput for an unknown machine."""
+    found: list[NodeGroup] = []
+    for one in read.each("groups"):
+        group = group_of(one, slices_of)
+        if any(group.name == other.name for other in found):
+            raise one.wrong(f"there is another group {group.name!r}", "name each once", at="name")
+        found.append(group)
+    if not found:
+        raise read.wrong("names no group", "describe one", at="groups")
+    if len(found) > MOST_GROUPS:
+        raise read.wrong(f"{len(found)} groups are more than {MOST_GROUPS}", "describe fewer", at="groups")
+    return found
+
+
+def group_of(read: Reader, slices_of: SlicesOf) -> NodeGroup:
+    read.only("name", "machine", "max", "labels", "taints", "resources")
+    name, machine = read.required("name"), read.required("machine")
+    if not _NAME.fullmatch(name):
+        text = "lower-case letters, digits and dashes, 40 at most"
+        raise read.wrong(f"{name!r} is not a name of a group", text, at="name")
+    most = read.between("max", 1, MOST_NODES)
+    if most is None:
+        raise read.wrong("is missing", "say how many nodes the group may have", at="max")
+    labels = _labels(read)
+    read.amounts("resources")  # refused where one is no amount
+    is_native = labels.get(names.MODE_LABEL) == names.MODE_NATIVE
+    return NodeGroup(
+        name,
+        machine,
+        slices_of(machine, is_native),
+        most,
+        labels,
+        [_taint(one) for one in read.each("taints")],
+        {key: str(value) for key, value in read.inner("resources").data.items()},
+    )
+
+
+def _labels(read: Reader) -> Mapping[str, str]:
+    found = read.inner("labels")
+    for key, value in found.data.items():
+        if not _KEY.fullmatch(str(key)):
+            raise found.wrong(f"{key!r} is not the key of a label", "as kubectl label takes it")
+        if not isinstance(value, str) or not _VALUE.fullmatch(value):
+            raise found.wrong(
+                f"{value!r} is not the value of a label", "as kubectl label takes it", at=str(key)
+            )
+    return {str(key): value for key, value in found.data.items()}
+
+
+def _taint(read: Reader) -> Fields:
+    read.only("key", "value", "effect")
+    read.required("key"), read.required("effect")
+    read.matching("key", _KEY, "the key of a taint")
+    read.matching("value", _VALUE, "the value of a taint")
+    read.choice("effect", EFFECTS)
+    return dict(read.data)
