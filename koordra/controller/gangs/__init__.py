@@ -18,7 +18,7 @@
     commit              the writes: allocations, then gates; what was written is taken back when one fails
     preemption          who gives way to a gang that is more urgent
     eviction            members that are evicted for the gang, or for another one
-    events, dry_run     what people read about it, what would happen next
+    events              what people read about it
 
 Until a gate of the gang is removed, the gang holds devices only within one pass; a pass that is cut off is
 undone by the next one. Removing the first gate is the commit point: from there on the gang is completed,

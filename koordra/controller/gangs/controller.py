@@ -73,7 +73,7 @@ class GangController:
         self._planner = GangPlanner(
             context, placer, excluded, unfit, reporter, self.reservation, holds, self._schedule, spared
         )
-        self._exchange = SeatExchange(context, placer, excluded, unfit, holds, reporter)
+        self._exchange = SeatExchange(context, placer, excluded, unfit, holds, reporter, self._awaiting.jobs)
         self.all: dict[str, Gang] = {}
         self.statuses: dict[str, GangStatus] = {}
         self._alone: dict[str, GangStatus] = {}
@@ -335,7 +335,7 @@ class GangController:
         for key in sorted(self._to_ungate & self.all.keys(), key=self._by_urgency):
             status = self.statuses[key]
             if status.ungate and key not in self.restarts:
-                self.holds.record(self.all[key], status.ungate)
+                self.holds.record(self.all[key])
                 commit.ungate(
                     self.all[key],
                     status.ungate,

@@ -33,6 +33,10 @@ def roles(**replicas: int) -> dict[str, Any]:
     return {name: {"replicas": number, "template": template()} for name, number in replicas.items()}
 
 
+def clique(name: str, replicas: int, **more: Any) -> dict[str, Any]:
+    return {"name": name, "spec": {"replicas": replicas, "podSpec": template()["spec"], **more}}
+
+
 JOB_SET = job(
     "JobSet", "train", {"replicatedJobs": [replicated("driver", 1, 1), replicated("workers", 2, 2)]}
 )
@@ -81,6 +85,21 @@ JOBS: dict[str, Object] = {
                 {"name": "master", "replicas": 1, "template": template()},
                 {"name": "worker", "replicas": 11, "template": template()},
             ]
+        },
+    ),
+    "PodCliqueSet": job(
+        "PodCliqueSet",
+        "serve",
+        {
+            "replicas": 2,
+            "template": {
+                "cliques": [
+                    clique("prefill", 1),
+                    clique("decode", 2, startsAfter=["prefill"]),
+                    clique("router", 1),
+                ],
+                "podCliqueScalingGroups": [{"name": "sg", "replicas": 2, "cliqueNames": ["router"]}],
+            },
         },
     ),
 }

@@ -70,6 +70,13 @@ def test_pods_are_counted_as_their_operators_count_them() -> None:
     assert numbers(job("StatefulSet", "db", later), POD_INDEX) == ["3", "4"]
     task = {"name": "w", "replicas": 4, "template": template(), "partitionPolicy": {"partitionSize": 2}}
     assert numbers(job("Job", "t", {"tasks": [task]}), "volcano.sh/partition-id") == ["0", "0", "1", "1"]
+    assert numbers(JOBS["PodCliqueSet"], "grove.io/podclique", "PodCliqueSet") == [
+        "serve-0-prefill",
+        "serve-0-decode",
+        "serve-0-decode",
+        "serve-0-sg-0-router",
+        "serve-0-sg-1-router",
+    ]
 
 
 def test_jobs_that_depend_on_each_other_come_last() -> None:
@@ -101,6 +108,7 @@ def test_where_a_job_is_read() -> None:
         "RayCluster": "rayclusters.ray.io team/sim",
         "RayCluster of several hosts": "rayclusters.ray.io team/sim",
         "Volcano Job": "jobs.batch.volcano.sh team/train",
+        "PodCliqueSet": "podcliquesets.grove.io team/serve",
     }
     for kind, owner in (
         ("StatefulSet", "apps/v1"),
@@ -125,6 +133,7 @@ def test_where_a_job_is_read() -> None:
             "replicas": True,
             "replicatedJobs": [{"replicas": -1, "dependsOn": "x"}],
             "tasks": [{"dependsOn": 1}],
+            "template": {"cliques": [1], "podCliqueScalingGroups": [{"cliqueNames": 1}]},
         },
     ],
 )

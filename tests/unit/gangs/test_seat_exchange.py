@@ -7,11 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from koordra.api import objects
-from koordra.api.kinds import NODES, RESOURCE_SLICES
+from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import GANG_TOPOLOGY
+from koordra.controller.gangs.declared.workload_kind import KUBEFLOW
 from koordra.controller.gangs.events import SEAT_EXCHANGED, SEAT_UNFIT
-from tests.fakes.joint_cluster import JointCluster
+from koordra.controller.gangs.expected.job_reader import READ_AGAIN
+from koordra.controller.gangs.seats.job_owner import TRAINING_JOBS
+from tests.fakes.joint_cluster import JointCluster, claim
 from tests.fakes.kube_api import Killed, Write
 from tests.unit.gangs.test_seats import Jobs, holds
 
@@ -151,6 +154,57 @@ def test_where_nobody_lives_who_asks_the_same_the_seat_stays() -> None:
     taint(seats.cluster, seats.lost)
     seats.cluster.settle()
     assert seats.lost in {one["node"] for hold in holds(seats.cluster) for one in hold["spec"]["seats"]}
+
+
+def test_where_no_other_of_its_row_lives_the_jobs_object_says_what_the_lost_member_asked() -> None:
+    """The master of a PyTorchJob; its node is ill before the operator makes it again."""
+    cluster = JointCluster(nodes=4, gpus=2)
+    jobs = Jobs(cluster)
+    jobs.kind = TRAINING_JOBS[0].type_meta
+
+    def make(role: str, count: int) -> str:
+        name = jobs.make("train", None, least=2, count=count)
+        labels = {"job-name": "train", "replica-type": role, "replica-index": "0"}
+        labels |= {"job-role": "master"} if role == "master" else {}
+        told = {f"{KUBEFLOW}{key}": value for key, value in labels.items()}
+        cluster.api.edit(PODS, name, lambda one: one["metadata"].update(labels=told))
+        return name
+
+    master, worker = make("master", 2), make("worker", 1)
+    cluster.settle()
+    jobs.run(master, worker)
+    cluster.settle()
+    (ill,) = {place.partition("/")[0] for place in jobs.devices(master)}
+    jobs.lose(master)
+    taint(cluster, ill)
+    cluster.settle()
+
+    def held() -> str:
+        (found,) = [one for hold in holds(cluster) for one in hold["spec"]["seats"] if one.get("until")]
+        return str(found["node"])
+
+    assert held() == ill, "nobody knows what it asked"
+    two = claim("two", count=2)["spec"]
+    cluster.api.create(
+        RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": "one", "namespace": "default"}, "spec": {"spec": two}}
+    )
+    asked = {"containers": [], "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]}
+    said = objects.annotations_of(cluster.api.get(PODS, worker))
+    template = {"metadata": {"annotations": dict(said)}, "spec": asked}
+    roles = {role: {"replicas": 1, "template": template} for role in ("Master", "Worker")}
+    body = {
+        "metadata": {"name": "train", "namespace": "default", "uid": "uid-train"},
+        "spec": {"pytorchReplicaSpecs": roles},
+    }
+    cluster.api.create(TRAINING_JOBS[0], body)
+    cluster.pass_time(READ_AGAIN)
+    taint(cluster, jobs.devices(worker)[0].partition("/")[0])  # something happens
+    cluster.settle()
+    spare = held()
+    assert spare != ill
+    again = make("master", 2)
+    cluster.settle()
+    assert jobs.devices(again) == [f"{spare}/gpu-0", f"{spare}/gpu-1"]
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

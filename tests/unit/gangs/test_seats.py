@@ -8,18 +8,35 @@ from typing import Any
 import pytest
 
 from koordra.api import names, objects
-from koordra.api.kinds import DEVICE_HOLDS, NODES, PODS, RESOURCE_CLAIMS
+from koordra.api.kinds import DEVICE_HOLDS, NODES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller.gangs.declared.annotations import COMMITTED, GANG, GANG_HOLD, GANG_MIN
+from koordra.controller.gangs.declared.annotations import (
+    COMMITTED,
+    GANG,
+    GANG_HOLD,
+    GANG_MIN,
+    GANG_ROLE,
+    GANG_START_AFTER,
+)
 from koordra.controller.gangs.declared.workload_kind import COMPLETION_INDEX
 from koordra.controller.gangs.seats.device_holds import SPARED_AFTER
-from koordra.controller.gangs.seats.job_owner import LOOK_AGAIN, OWNED
+from koordra.controller.gangs.seats.job_owner import (
+    JOBS,
+    JOBSETS,
+    LEADER_WORKER_SETS,
+    LOOK_AGAIN,
+    MPI_JOBS,
+    POD_CLIQUE_SETS,
+    RAY_CLUSTERS,
+    STATEFUL_SETS,
+    TRAINING_JOBS,
+    VOLCANO_JOBS,
+)
 from tests.fakes.admission_policy import policies, refusal
 from tests.fakes.joint_cluster import JointCluster, claim, pod
 from tests.fakes.kube_api import Killed, Write
 
 HOLD = 60.0
-JOB = OWNED["Job"]
 GANGS = Path(__file__).resolve().parents[3] / "deploy" / "kustomize" / "gangs"
 
 
@@ -234,59 +251,74 @@ def test_the_hold_ends_with_the_job(cluster: JointCluster, jobs: Jobs) -> None:
     assert jobs.devices(other)
 
 
-@pytest.mark.parametrize(
-    "job",
-    [
-        {"spec": {"suspend": True}},
-        {"spec": {}, "status": {"conditions": [{"type": "FailureTarget", "status": "True"}]}},
-    ],
-    ids=["suspended", "failed"],
-)
+def done(type: str) -> Object:
+    return {"status": {"conditions": [{"type": "Other", "status": "True"}, {"type": type, "status": "True"}]}}
+
+
+PAUSED: Object = {"spec": {"runPolicy": {"suspend": True}}}
+OVER = [
+    (JOBS, {"spec": {"suspend": True}}),
+    (JOBS, done("FailureTarget")),
+    (JOBSETS, {"spec": {"suspend": True}}),
+    (JOBSETS, done("Completed")),
+    (RAY_CLUSTERS, {"spec": {"suspend": True}, "status": {"state": "suspended"}}),
+    (MPI_JOBS, PAUSED),
+    *((kind, PAUSED) for kind in TRAINING_JOBS),
+    (TRAINING_JOBS[0], done("Succeeded")),
+    (VOLCANO_JOBS, {"status": {"state": {"phase": "Aborted"}}}),
+    *((kind, {"spec": {"replicas": 0}}) for kind in (STATEFUL_SETS, LEADER_WORKER_SETS, POD_CLIQUE_SETS)),
+]
+GOES_ON = [
+    (JOBS, {"spec": {"suspend": False}}),
+    (JOBS, {"status": {"conditions": [{"type": "Failed", "status": "False"}]}}),
+    (MPI_JOBS, {"spec": {"runPolicy": {"suspend": False}}, **done("Running")}),
+    (RAY_CLUSTERS, {"spec": {}, "status": {"state": "ready"}}),
+    (VOLCANO_JOBS, {"spec": {"suspend": 1, "runPolicy": "x"}, "status": {"state": {"phase": "Restarting"}}}),
+    (STATEFUL_SETS, {"spec": {"replicas": 1}}),
+]
+
+
+def _kind_of(case: Any) -> str | None:
+    return case.kind if isinstance(case, Kind) else None
+
+
+def loses_all_but_one(cluster: JointCluster, jobs: Jobs, kind: Kind, job: Object) -> str:
+    """Another pod, that waits for what a job had which is as told by now."""
+    jobs.kind = kind.type_meta
+    pods = jobs.start("train", 4)
+    made = {"metadata": {"name": "train", "uid": "uid-train"}, **job}
+    cluster.api.create(kind, made, namespace="default")
+    jobs.lose(*pods[1:])
+    other = jobs.make("other", 0, least=1)
+    cluster.settle()
+    return other
+
+
+@pytest.mark.parametrize(("kind", "job"), OVER, ids=_kind_of)
 def test_a_job_that_makes_no_pods_any_more_holds_nothing(
-    cluster: JointCluster, jobs: Jobs, job: Object
+    cluster: JointCluster, jobs: Jobs, kind: Kind, job: Object
 ) -> None:
-    pods = jobs.start("train", 4)
-    cluster.api.create(JOB, {"metadata": {"name": "train", "uid": "uid-train"}, **job}, namespace="default")
-    jobs.lose(pods[1])
-    other = jobs.make("other", 0, least=1)
-    cluster.settle()
-    assert jobs.devices(other)
+    assert jobs.devices(loses_all_but_one(cluster, jobs, kind, job))
 
 
-def test_a_jobset_that_is_suspended_holds_nothing(cluster: JointCluster, jobs: Jobs) -> None:
-    jobs.kind = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
-    pods = jobs.start("train", 4)
-    made = {"metadata": {"name": "train", "uid": "uid-train"}, "spec": {"suspend": True}}
-    cluster.api.create(OWNED["JobSet"], made, namespace="default")
-    jobs.lose(*pods)
-    other = jobs.make("other", 0, least=1)
-    cluster.settle()
-    assert jobs.devices(other)
+@pytest.mark.parametrize(("kind", "job"), GOES_ON, ids=_kind_of)
+def test_a_job_that_goes_on_holds(cluster: JointCluster, jobs: Jobs, kind: Kind, job: Object) -> None:
+    assert jobs.devices(loses_all_but_one(cluster, jobs, kind, job)) == []
 
 
 def test_what_was_held_before_a_job_was_suspended_is_free_soon(cluster: JointCluster, jobs: Jobs) -> None:
     pods = jobs.start("train", 4)
     goes_on = {"metadata": {"name": "train", "uid": "uid-train"}, "spec": {"suspend": False}}
-    cluster.api.create(JOB, goes_on, namespace="default")
+    cluster.api.create(JOBS, goes_on, namespace="default")
     jobs.lose(pods[1])
     other = jobs.make("other", 0, least=1)
     cluster.settle()
     assert jobs.devices(other) == []
-    cluster.api.edit(JOB, "train", lambda found: found["spec"].update(suspend=True))
+    cluster.api.edit(JOBS, "train", lambda found: found["spec"].update(suspend=True))
     assert (cluster.settle() or LOOK_AGAIN) <= LOOK_AGAIN
     cluster.pass_time(LOOK_AGAIN)
     cluster.settle()
     assert jobs.devices(other)
-
-
-def test_a_job_that_goes_on_holds(cluster: JointCluster, jobs: Jobs) -> None:
-    pods = jobs.start("train", 4)
-    goes_on = {"metadata": {"name": "train", "uid": "uid-train"}, "spec": {"suspend": False}}
-    cluster.api.create(JOB, goes_on, namespace="default")
-    jobs.lose(pods[1])
-    other = jobs.make("other", 0, least=1)
-    cluster.settle()
-    assert jobs.devices(other) == []
 
 
 def test_a_member_that_ended_well_leaves_nothing_held(cluster: JointCluster, jobs: Jobs) -> None:
@@ -415,3 +447,29 @@ def test_a_member_that_was_to_be_evicted_and_stays_has_its_seat_again(
     jobs.lose(pods[1])
     cluster.settle()
     assert [bool(until) for until in seats(cluster).values()].count(True) == spared
+
+
+def test_a_member_that_is_lost_before_its_turn_gets_its_seat_again(cluster: JointCluster, jobs: Jobs) -> None:
+    """It has its devices, and waits for the role before it to be Ready."""
+
+    def terms(index: int) -> dict[str, str]:
+        return {GANG_ROLE: "workers", GANG_START_AFTER: "head"} if index else {GANG_ROLE: "head"}
+
+    pods = [jobs.make("train", index, least=3, terms=terms(index)) for index in range(3)]
+    cluster.settle()
+    jobs.run(pods[0])
+    cluster.settle()
+    had = jobs.devices(pods[2])
+    assert objects.spec_of(cluster.api.get(PODS, pods[2])).get("schedulingGates")
+    assert had
+    jobs.lose(pods[2])
+    cluster.settle()
+    other = jobs.make("other", 0, least=1, count=2)
+    again = jobs.make("train", 2, least=3, terms=terms(2))
+    cluster.settle()
+    assert (jobs.devices(again), jobs.devices(other)) == (had, [])
+    cluster.api.edit(
+        PODS, pods[0], lambda one: one["status"].update(conditions=[{"type": "Ready", "status": "True"}])
+    )
+    cluster.settle()
+    assert COMMITTED in objects.annotations_of(cluster.api.get(PODS, again))

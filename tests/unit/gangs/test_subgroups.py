@@ -11,8 +11,10 @@ from koordra.api.kinds import NODES, PODS
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import POD_GROUPS
 from koordra.controller.gangs import events
+from koordra.controller.gangs.declared.annotations import GANG_POLICY
 from koordra.controller.gangs.declared.gang_ref import GangRef, Source, gang_of
 from koordra.controller.gangs.declared.subgroups import MOST_LAYERS, subgroups_of
+from koordra.controller.gangs.declared.terms import TimeoutPolicy, terms_of
 from tests.fakes.joint_cluster import JointCluster
 from tests.unit.gangs.test_gang_roles import cluster_of, join, told, went
 
@@ -150,6 +152,21 @@ def test_a_group_that_is_not_there_is_waited_for() -> None:
     everybody(cluster, Source.GROVE, "r0-prefill")
     cluster.settle()
     assert "there is no pod group default/serve (grove)" in told(cluster, events.GATHERING)
+
+
+def test_grove_ends_by_itself_a_gang_that_lacks_members() -> None:
+    """After its terminationDelay, which is longer: koordra evicts nobody of it before, unless told to."""
+    cluster = cluster_of("ab")
+    group(cluster, Source.GROVE, tree(Source.GROVE))
+    pods = [{"metadata": {"uid": "p"}}, {"metadata": {"uid": "q"}}]
+    ref, groups = GangRef(Source.GROVE, "default", "serve"), cluster.reconciler.cache.pod_groups
+    terms = terms_of(ref, pods, groups)
+    assert terms is not None
+    assert terms.policy is TimeoutPolicy.KEEP
+    said = [{"metadata": {"uid": "p", "annotations": {GANG_POLICY: "Restart"}}}]
+    restarted = terms_of(ref, said, groups)
+    assert restarted is not None
+    assert restarted.policy is TimeoutPolicy.RESTART
 
 
 def test_an_annotation_of_that_name_alone_is_not_kais() -> None:

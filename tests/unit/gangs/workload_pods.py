@@ -134,6 +134,7 @@ def grove(clique: str, index: int) -> Object:
         f"{GROVE}podclique": f"serve-0-{clique}",
         f"{GROVE}podclique-pod-index": str(index),
         f"{GROVE}podcliqueset-replica-index": "0",
+        "app.kubernetes.io/part-of": "serve",
     }
     return pod(f"serve-0-{clique}-{'qwert'[index]}", labels, owner=f"serve-0-{clique}")
 

@@ -107,6 +107,8 @@ _LEAST_BY: Final = {
     Source.KUEUE: (KUEUE + "total-count", objects.annotations_of),
 }
 """What on a pod says how many are needed."""
+_POLICIES: Final = {Source.GROVE: TimeoutPolicy.KEEP}
+"""Of systems that end gangs which lack members by themselves: Grove after its terminationDelay (4 h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,7 @@ def terms_of(
         least,
         most,
         timeout,
-        said.word(GANG_POLICY, TimeoutPolicy) or TimeoutPolicy.RESTART,
+        said.word(GANG_POLICY, TimeoutPolicy) or _POLICIES.get(ref.source, TimeoutPolicy.RESTART),
         said.word(GANG_SHRINK, Shrink) or Shrink.NEVER,
         topology,
         tuple(problems),

@@ -1,6 +1,7 @@
 """Which object says what pods a job is to have. Pure.
 
-    JobSet, LeaderWorkerSet, RayCluster, Volcano Job    named by a label of the pods
+    JobSet, LeaderWorkerSet, RayCluster, Volcano Job,   named by a label of the pods
+    PodCliqueSet
     StatefulSet, MPIJob, PyTorchJob, TFJob, ...         the pods' owner
 
 An Indexed Job is none: all its pods ask the same, and are made together.
@@ -13,25 +14,33 @@ from typing import Any, Final, NamedTuple
 
 from koordra.api import objects
 from koordra.api.kinds import Kind
-from koordra.controller.gangs.declared.workload_kind import JOBSET, LWS, RAY, VOLCANO, kind_of, told
-from koordra.controller.gangs.seats.recorded import controller_of
-
-JOBSETS: Final = Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
-LEADER_WORKER_SETS: Final = Kind("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet")
-RAY_CLUSTERS: Final = Kind("ray.io", "v1", "rayclusters", "RayCluster")
-VOLCANO_JOBS: Final = Kind("batch.volcano.sh", "v1alpha1", "jobs", "Job")
-STATEFUL_SETS: Final = Kind("apps", "v1", "statefulsets", "StatefulSet")
-MPI_JOBS: Final = Kind("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
-TRAINING_JOBS: Final = tuple(
-    Kind("kubeflow.org", "v1", f"{kind.lower()}s", kind)
-    for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob")
+from koordra.controller.gangs.declared.workload_kind import (
+    GROVE_SET,
+    JOBSET,
+    LWS,
+    RAY,
+    VOLCANO,
+    kind_of,
+    told,
 )
+from koordra.controller.gangs.seats.job_owner import (
+    JOBSETS,
+    LEADER_WORKER_SETS,
+    MPI_JOBS,
+    POD_CLIQUE_SETS,
+    RAY_CLUSTERS,
+    STATEFUL_SETS,
+    TRAINING_JOBS,
+    VOLCANO_JOBS,
+)
+from koordra.controller.gangs.seats.recorded import controller_of
 
 _BY_LABEL: Final = {
     "JobSet": (JOBSETS, JOBSET + "jobset-name"),
     "LeaderWorkerSet": (LEADER_WORKER_SETS, LWS + "name"),
     "RayCluster": (RAY_CLUSTERS, RAY + "cluster"),
     "Volcano Job": (VOLCANO_JOBS, VOLCANO + "job-name"),
+    "PodCliqueSet": (POD_CLIQUE_SETS, GROVE_SET),
 }
 """By the kind's name (`workload_kind`)."""
 _BY_OWNER: Final = {(kind.api_version, kind.kind): kind for kind in (STATEFUL_SETS, MPI_JOBS, *TRAINING_JOBS)}

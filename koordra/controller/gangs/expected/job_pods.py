@@ -10,9 +10,11 @@ Some are made only once others have started:
     MPIJob            the launcher after the workers (launcherCreationPolicy WaitForWorkersReady)
     Volcano Job       tasks after those that they depend on (dependsOn)
     RayCluster, PyTorchJob, TFJob, ...    none
+    PodCliqueSet                          none: a clique that starts after others (startsAfter, InOrder) waits
+                                          for them in an init container, with its devices
 
 Facts: the operators' sources (LWS 0.9, JobSet of August 2026, training-operator 1.9, mpi-operator 0.8,
-KubeRay 1.7, Volcano 1.16).
+KubeRay 1.7, Volcano 1.16, Grove 0.1).
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from koordra.controller.gangs.declared.annotations import whole_number
 from koordra.controller.gangs.declared.workload_kind import (
     COMPLETION_INDEX,
     EXCLUSIVE,
+    GROVE,
+    GROVE_SET,
     JOBSET,
     KUBEFLOW,
     LWS,
@@ -222,6 +226,36 @@ def _of_volcano_job(job: Object, _there: Sequence[Object]) -> Iterator[JobPod]:
             yield JobPod(pod, (depths[name],))
 
 
+def _of_pod_clique_set(job: Object, there: Sequence[Object]) -> Iterator[JobPod]:
+    """Of the replicas of which there are pods. A clique of a scaling group is there once in each replica of
+    that."""
+    template = fields(objects.spec_of(job).get("template"))
+    scaled = {
+        clique: group
+        for group in _maps(template.get("podCliqueScalingGroups"))
+        for clique in _texts(group.get("cliqueNames"))
+    }
+    for replica in sorted({told(pod, GROVE + "podcliqueset-replica-index") for pod in there} - {""}):
+        whole = f"{objects.name(job)}-{replica}"
+        for clique in _maps(template.get("cliques")):
+            asked, owners = fields(clique.get("spec")), [whole]
+            if (group := scaled.get(str(clique.get("name")))) is not None:
+                owners = [
+                    f"{whole}-{group.get('name')}-{at}" for at in range(_number(group.get("replicas"), 1))
+                ]
+            pods = {"metadata": {"annotations": objects.fields(clique.get("annotations"))}}
+            for owner in (f"{one}-{clique.get('name')}" for one in owners):
+                for index in range(_number(asked.get("replicas"), 1)):
+                    numbers = {
+                        GROVE_SET: objects.name(job),
+                        GROVE + "podcliqueset-replica-index": replica,
+                        GROVE + "podclique": owner,
+                        GROVE + "podclique-pod-index": str(index),
+                    }
+                    made = {**pods, "spec": asked.get("podSpec")}
+                    yield JobPod(_pod(job, made, f"{owner}-{index}", numbers, owner=owner))
+
+
 _MAKERS: Final[dict[str, Callable[[Object, Sequence[Object]], Iterator[JobPod]]]] = {
     "JobSet": _of_jobset,
     "LeaderWorkerSet": _of_leader_worker_set,
@@ -229,6 +263,7 @@ _MAKERS: Final[dict[str, Callable[[Object, Sequence[Object]], Iterator[JobPod]]]
     "MPIJob": _of_mpi_job,
     "RayCluster": _of_ray_cluster,
     "Job": _of_volcano_job,
+    "PodCliqueSet": _of_pod_clique_set,
     **dict.fromkeys(("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob"), _of_training_job),
 }
 """By kind. The only `Job` that is read is Volcano's."""

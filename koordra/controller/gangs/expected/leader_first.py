@@ -124,6 +124,16 @@ def _of_job(
     return Coming(tuple(members), like=like)
 
 
+def of_seat(gang: Gang, name: str, job: Job, classes: Mapping[str, Object]) -> Member | None:
+    """Whom the job makes at the position that a seat's name says; None where nobody knows what it asks."""
+    number, there = name.rpartition("/")[2], [member.pod for member in gang.members]
+    for pod, _ in pods_of(job.obj, there, least=gang.terms.least or 0) if number.isdecimal() else ():
+        index = member_index_of(pod)
+        if index is not None and str(at := index.at(int(number))) == name:
+            return Member(pod, _claims(pod, job, classes), at) if _is_told(pod, job) else None
+    return None
+
+
 def _is_in(gang: Gang, pod: Object) -> bool:
     """Pods that say nothing are in the group that others put their job's pods in."""
     named = gang_of(pod)

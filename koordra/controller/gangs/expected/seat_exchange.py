@@ -14,7 +14,8 @@ A member that has its devices and was not let go yet, because the pass that plac
 its seat full itself: nothing is wrong with that.
 
 What a lost member asked went with it. So it is read from a living one that stands in the same row of the job
-(`MemberIndex.row`); where none lives, the seat is exchanged when the next one comes (placement/gang).
+(`MemberIndex.row`); where none lives, of the job's own object (`job_pods`). Where that does not say it, or
+the whole gang was lost, the seat is exchanged when the next one comes (placement/gang).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from koordra.controller.allocation.placer import Placer
 from koordra.controller.gangs import events
 from koordra.controller.gangs.declared.member_index import MemberIndex
 from koordra.controller.gangs.events import GangEvents
-from koordra.controller.gangs.expected.leader_first import made_claims, to_come
+from koordra.controller.gangs.expected.job_reader import Answer, JobReader
+from koordra.controller.gangs.expected.leader_first import made_claims, of_seat, to_come
 from koordra.controller.gangs.member_placement import ExcludedFor, PlacementRequest, request_for
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import GangPhase, GangStatus
@@ -59,6 +61,7 @@ class SeatExchange:
     unfit: ExcludedFor
     holds: DeviceHolds
     reporter: GangEvents
+    jobs: JobReader
     _sound: dict[str, int] = field(default_factory=dict)
     """By uid of a held seat that does: what its node was like then."""
     _tried: dict[str, object] = field(default_factory=dict)
@@ -94,11 +97,8 @@ class SeatExchange:
         return -1 if info is None else info.generation
 
     def _look_at(self, gang: Gang, one: HeldSeat, epoch: int) -> None:
-        like = _like(gang, one.seat)
-        if like is None or _is_taken(gang, one.seat):
+        if _is_taken(gang, one.seat) or (asked := self._asked(gang, one.seat)) is None:
             return
-        member, index = like
-        asked = to_come(member, index, 1)
         status = GangStatus(GangPhase.GROWING, coming=(asked,))
         request = request_for(
             gang,
@@ -127,6 +127,15 @@ class SeatExchange:
         if self._told.get(one.uid) != text:
             self._told[one.uid] = text
             self.reporter.report(gang, events.SEAT_UNFIT, text)
+
+    def _asked(self, gang: Gang, seat: Seat) -> Member | None:
+        """A member that asks what the seat's did. Raises ApiUnreachable."""
+        if (like := _like(gang, seat)) is not None:
+            return to_come(*like, 1)
+        answer = self.jobs.job_of(gang) if seat.name else Answer()
+        if answer.later:
+            self.context.wake(self.context.clock() + 1.0)
+        return answer.job and of_seat(gang, seat.name, answer.job, self.context.cache.classes)
 
     def _why_not(self, one: HeldSeat, asked: Member, request: PlacementRequest) -> str:
         """Why the seat does not do for the member; empty where it does, or nobody can tell."""

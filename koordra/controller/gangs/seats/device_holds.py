@@ -2,7 +2,7 @@
 
     sync      at the beginning of a pass: who came, who is gone, what is over. What is lost is held from this
               moment on, whether or not that could be written
-    record    before gates are lifted: the seats of those who are about to be let go
+    record    before gates are lifted: the seats of all who have their devices
     reserve   before leaders go first: places for those who come later, which nobody had yet
     release   those places, if the leaders do not go after all
     give_up   before members are evicted for others, or to start anew
@@ -179,11 +179,11 @@ class DeviceHolds:
             self._touched.discard(key)
         self._context.wake(self._due.next)
 
-    def record(self, gang: Gang, starting: Collection[Member]) -> None:
-        """The seats of those who are let go next. Raises ApiUnreachable."""
-        self._renew(gang.key, gang, starting={member.uid for member in starting})
+    def record(self, gang: Gang) -> None:
+        """The seats of a gang of which somebody is let go next. Raises ApiUnreachable."""
+        self._renew(gang.key, gang, starting=True)
 
-    def _renew(self, key: str, gang: Gang | None, *, starting: Collection[str] = ()) -> None:
+    def _renew(self, key: str, gang: Gang | None, *, starting: bool = False) -> None:
         holds = [hold for _, hold in sorted(self._of_gang.get(key, {}).items())]
         had = [] if gang is None or not gang.terms.hold else seats_of(gang, starting=starting)
         if not holds:

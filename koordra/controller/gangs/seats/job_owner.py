@@ -2,14 +2,24 @@
 
     pod ─controller─▶ Job ─controller─▶ JobSet        (also where a TrainJob made it: it suspends this one)
     pod ─controller─▶ StatefulSet ─controller─▶ pod (leader) ─controller─▶ StatefulSet ─▶ LeaderWorkerSet
+    pod ─controller─▶ RayCluster                      (also where a RayJob made it: it suspends this one)
+    pod ─controller─▶ PodClique ─controller─▶ PodCliqueScalingGroup ─controller─▶ PodCliqueSet
 
-A JobSet that restarts makes its Jobs anew, a LeaderWorkerSet the pods that own the workers: what belonged to
-one of those would be gone with it. What stands above is read of the kinds below alone; of any other the
-first that is met is the top.
+A JobSet that restarts makes its Jobs anew, a LeaderWorkerSet the pods that own the workers, Grove the
+PodCliques of a gang that it ends: what belonged to one of those would be gone with it. What stands above is
+read of the kinds below alone; of any other the first that is met is the top.
 
-A Job or JobSet that has ended, or is suspended (by Kueue, or by its user), makes no pods: nothing is held for
-it. Its pods are deleted as it is suspended, so what they had is free at once; what was held before is given
-up within LOOK_AGAIN seconds.
+A job that has ended, or is suspended (by Kueue, or by its user), makes no pods: nothing is held for it. Its
+pods are deleted as it is suspended, so what they had is free at once; what was held before is given up within
+LOOK_AGAIN seconds.
+
+    spec.suspend              Job, JobSet, RayCluster
+    spec.runPolicy.suspend    MPIJob, PyTorchJob, TFJob, XGBoostJob, PaddleJob, JAXJob
+    spec.replicas 0           StatefulSet, LeaderWorkerSet, ReplicaSet, PodCliqueSet
+    status.state.phase        Volcano's Job: Aborted, Completed, Failed or Terminated
+
+Facts: the sources of JobSet (August 2026), KubeRay 1.7, training-operator 1.9, mpi-operator 0.8, LWS 0.9,
+Volcano 1.16 and Grove 0.1.
 """
 
 from __future__ import annotations
@@ -28,38 +38,74 @@ from koordra.controller.gangs.seats.recorded import controller_of
 LOOK_AGAIN: Final = 15.0
 """Seconds between two looks at the owner of what is held."""
 
-JOBSET: Final = "JobSet"
-OWNED: Final = {
-    kind.kind: kind
+JOBSETS: Final = Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+LEADER_WORKER_SETS: Final = Kind("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet")
+RAY_CLUSTERS: Final = Kind("ray.io", "v1", "rayclusters", "RayCluster")
+VOLCANO_JOBS: Final = Kind("batch.volcano.sh", "v1alpha1", "jobs", "Job")
+MPI_JOBS: Final = Kind("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
+TRAINING_JOBS: Final = tuple(
+    Kind("kubeflow.org", "v1", f"{kind.lower()}s", kind)
+    for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob")
+)
+POD_CLIQUE_SETS: Final = Kind("grove.io", "v1alpha1", "podcliquesets", "PodCliqueSet")
+JOBS: Final = Kind("batch", "v1", "jobs", "Job")
+STATEFUL_SETS: Final = Kind("apps", "v1", "statefulsets", "StatefulSet")
+
+_TOPS: Final = {
+    (kind.group, kind.kind): kind
     for kind in (
-        Kind("batch", "v1", "jobs", "Job"),
-        Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", JOBSET),
-        Kind("apps", "v1", "statefulsets", "StatefulSet"),
-        Kind("apps", "v1", "replicasets", "ReplicaSet"),
+        JOBSETS,
+        LEADER_WORKER_SETS,
+        RAY_CLUSTERS,
+        VOLCANO_JOBS,
+        MPI_JOBS,
+        *TRAINING_JOBS,
+        POD_CLIQUE_SETS,
     )
 }
-"""Kinds that others make for their own purposes, or that say whether they go on; the controller may read
-them."""
+"""Kinds that say whether they go on, and that whoever made them suspends."""
+_BETWEEN: Final = {
+    (kind.group, kind.kind): kind
+    for kind in (
+        JOBS,
+        STATEFUL_SETS,
+        Kind("apps", "v1", "replicasets", "ReplicaSet"),
+        Kind("grove.io", "v1alpha1", "podcliques", "PodClique"),
+        Kind("grove.io", "v1alpha1", "podcliquescalinggroups", "PodCliqueScalingGroup"),
+    )
+}
+"""Kinds that others make for their own purposes. The controller may read all of these."""
 _MOST: Final = 8
 """Steps up; nobody's workloads are that deep."""
 
-_ENDED: Final = frozenset({"Complete", "Completed", "Failed", "SuccessCriteriaMet", "FailureTarget"})
-"""Conditions of Jobs, and of JobSets."""
+_ENDED: Final = frozenset(
+    {"Complete", "Completed", "Succeeded", "Failed", "SuccessCriteriaMet", "FailureTarget"}
+)
+"""Conditions of Jobs, JobSets and the jobs of Kubeflow."""
+_ENDED_PHASES: Final = frozenset({"Aborted", "Completed", "Failed", "Terminated"})
+"""Of Volcano's Jobs; from Aborted a command resumes them."""
 
 Read = Callable[[Kind, str, str], Object | None]
 """(kind, name, namespace)."""
 
 
 def is_over(owner: Fields, namespace: str, *, read: Read) -> bool:
-    """Whether the Job or JobSet makes no pods any more: it has ended, or is suspended. Of other kinds nobody
-    knows. Raises as `read` does."""
-    kind = OWNED.get(str(owner.get("kind")))
+    """Whether the job makes no pods any more: it has ended, or is suspended. Of kinds that are not read
+    nobody knows. Raises as `read` does."""
+    kind = _TOPS.get(_kind(owner)) or _BETWEEN.get(_kind(owner))
     job = None if kind is None else read(kind, str(owner.get("name")), namespace)
     if job is None or objects.uid(job) != owner.get("uid"):
         return False
-    conditions = objects.status_of(job).get("conditions") or ()
+    spec, status = objects.spec_of(job), objects.status_of(job)
+    conditions = status.get("conditions") or ()
     ended = any(one.get("type") in _ENDED and one.get("status") == "True" for one in conditions)
-    return ended or objects.spec_of(job).get("suspend") is True
+    ended = ended or objects.fields(status.get("state")).get("phase") in _ENDED_PHASES
+    suspended = (spec.get("suspend"), objects.fields(spec.get("runPolicy")).get("suspend"))
+    return ended or any(one is True for one in suspended) or spec.get("replicas") == 0
+
+
+def _kind(owner: Fields) -> tuple[str, str]:
+    return str(owner.get("apiVersion")).rpartition("/")[0], str(owner.get("kind"))
 
 
 def job_of(pod: Object, *, read: Read, pod_of: Callable[[str], Object | None]) -> Fields | None:
@@ -68,9 +114,9 @@ def job_of(pod: Object, *, read: Read, pod_of: Callable[[str], Object | None]) -
     for _ in range(_MOST):
         if found is None:
             return None
-        if found.get("kind") == JOBSET:
+        if _kind(found) in _TOPS:
             break
-        kind, name = OWNED.get(str(found.get("kind"))), str(found.get("name"))
+        kind, name = _BETWEEN.get(_kind(found)), str(found.get("name"))
         if found.get("kind") == "Pod":
             above = pod_of(str(found.get("uid")))
         else:

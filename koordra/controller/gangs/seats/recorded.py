@@ -66,14 +66,12 @@ class Now:
     room: int
 
 
-def seats_of(gang: Gang, *, starting: Collection[str] = ()) -> list[Seat]:
-    """Of the members that have what they need and were let go, or are about to be (`starting`, by uid)."""
-    return [
-        seat
-        for member in gang.members
-        if member.is_committed or member.uid in starting
-        if (seat := _seat(member)) is not None
-    ]
+def seats_of(gang: Gang, *, starting: bool = False) -> list[Seat]:
+    """Of the members that have what they need, of a gang that has started, or is about to: also of those
+    whose turn comes (koordra.io/gang-start-after)."""
+    if not (starting or gang.has_started):
+        return []
+    return [seat for member in gang.members if (seat := _seat(member)) is not None]
 
 
 def controller_of(pod: Fields) -> Fields | None:
