@@ -2,7 +2,6 @@
 
 driver       one instance of the plugin, wired together: start, changes of the machine, stop
 settings     the command line as a value
-wakeable     work that is done at every wake, in a thread of its own
 dra/         what the kubelet sees: registration, NodePrepareResources, health streams, the unix sockets
 prepare/     the decision about one claim, the state machine around it, the files of a claim
 claims/      what the node keeps of a claim: its record, container edits, parameters, checkpoint

@@ -74,7 +74,6 @@ from koordra.kubelet_plugin.settings import Settings
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter
 from koordra.kubelet_plugin.status.node_labels import NodeLabels
 from koordra.kubelet_plugin.status.overuse_report import OveruseReporter, wanted_evictions
-from koordra.kubelet_plugin.wakeable import Wakeable
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
@@ -82,6 +81,7 @@ from koordra.node_state.imex import ImexFolder
 from koordra.process.lifecycle import spawn
 from koordra.process.metrics_server import Shared
 from koordra.process.progress import step, watched
+from koordra.process.wakeable import Wakeable
 from koordra.topology import overlay
 from koordra.topology.problems import Discovery
 

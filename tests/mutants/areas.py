@@ -24,7 +24,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "koordra.controller.cache.assume_cache",
         "koordra.kube.watch",
     ),
-    "publisher": ("koordra.kubelet_plugin.publish.publisher", "koordra.kubelet_plugin.wakeable"),
+    "publisher": ("koordra.kubelet_plugin.publish.publisher", "koordra.process.wakeable"),
     "lookups": ("koordra.controller.webhook.lookups",),
     "grants": (
         "koordra.controller.cache.immediate_claims",

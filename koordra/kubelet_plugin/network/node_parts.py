@@ -39,8 +39,8 @@ from koordra.kubelet_plugin.network.address_pools import (
     read_pools,
     within,
 )
-from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
+from koordra.process.wakeable import Pause, Wakeable
 
 NAME: Final = "koordra-node-parts"
 _ATTEMPTS: Final = 16

@@ -50,10 +50,10 @@ from koordra.kubelet_plugin.nvidia_driver.release_wanted import (
     wanted_by_command,
     wanted_by_node,
 )
-from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk, reported
 from koordra.node_state.strict_json import BOOLEAN, STRING, listed, load, record, word
+from koordra.process.wakeable import Pause, Wakeable
 
 log = get_logger(__name__)
 

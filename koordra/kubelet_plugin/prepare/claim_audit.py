@@ -42,9 +42,9 @@ from koordra.errors import ApiError, InvalidInput, KoordraError, NotFound
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.network.consumers import ClaimSource
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
-from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 from koordra.node_state.disk import read_file
+from koordra.process.wakeable import Pause, Wakeable
 
 log = get_logger(__name__)
 

@@ -17,8 +17,8 @@ from koordra.errors import one_by_one
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
-from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
+from koordra.process.wakeable import Pause, Wakeable
 
 log = get_logger(__name__)
 

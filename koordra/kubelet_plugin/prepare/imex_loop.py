@@ -17,8 +17,8 @@ from koordra.kubelet_plugin.nvidia_driver.driver_files import program
 from koordra.kubelet_plugin.nvidia_driver.driver_root import DriverRoot
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.prepare.imex_membership import DomainNotReady, ImexMembership
-from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.node_state.imex import ImexFolder, is_supervised
+from koordra.process.wakeable import Pause, Wakeable
 
 PERIOD: Final = 5.0
 """Seconds."""

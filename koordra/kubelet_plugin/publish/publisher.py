@@ -34,8 +34,8 @@ from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange, ModeStep, quarantined
 from koordra.kubelet_plugin.publish.resource_slices import generation_of, same_content
-from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
+from koordra.process.wakeable import Pause, Wakeable
 
 log = get_logger(__name__)
 

@@ -44,9 +44,9 @@ from koordra.kubelet_plugin.network.network_decision import NO_NETWORK, NO_NETWO
 from koordra.kubelet_plugin.prepare.lost_devices import LostDevice, lost_devices
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.kubelet_plugin.status.pod_events import warn_pods
-from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork, NetworkKind
+from koordra.process.wakeable import Pause, Wakeable
 from koordra.topology.machine import Nic
 
 log = get_logger(__name__)

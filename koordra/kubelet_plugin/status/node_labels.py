@@ -26,8 +26,8 @@ from koordra.compat.dialects import DIALECTS
 from koordra.errors import Conflict
 from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.publish.node_slices import label_value
-from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
+from koordra.process.wakeable import Pause, Wakeable
 from koordra.topology.fabrics import clique
 from koordra.topology.machine import Machine
 

@@ -15,8 +15,8 @@ from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
 from koordra.kubelet_plugin.settings import Settings
 from koordra.kubelet_plugin.status.pod_events import warn_pods
-from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
+from koordra.process.wakeable import Pause, Wakeable
 
 log = get_logger(__name__)
 

@@ -35,8 +35,8 @@ from koordra.kube.request_limit import RequestLimit
 from koordra.kube.watch import WatchCache, negotiate
 from koordra.kubelet_plugin.publish.publisher import Publisher
 from koordra.kubelet_plugin.status.node_labels import NodeLabels
-from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.metrics import Metrics
+from koordra.process.wakeable import Pause, Wakeable
 from koordra.topology.machine import Machine
 from tests.fakes.joint_cluster import claim
 

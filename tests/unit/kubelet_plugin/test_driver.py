@@ -25,8 +25,8 @@ from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.drain_policy import drain_policy
 from koordra.kubelet_plugin.publish.node_slices import mode_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
-from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.process import lifecycle
+from koordra.process.wakeable import Pause, Wakeable
 from koordra.topology.presets.tree import MachineWriter
 from koordra.topology.problems import Discovery
 from tests.fakes.disks import FailingDisk

@@ -21,9 +21,9 @@ from koordra.kubelet_plugin.isolation.limiter.reconcile import (
     pause_after,
 )
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts
-from koordra.kubelet_plugin.wakeable import Pause
 from koordra.metrics import Metrics
 from koordra.process.lifecycle import spawn
+from koordra.process.wakeable import Pause
 from koordra.topology.machine import Machine
 from koordra.topology.presets import write_machine
 from tests.patience import PATIENCE

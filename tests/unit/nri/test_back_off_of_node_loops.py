@@ -41,7 +41,7 @@ LOOPS: Final = {
     "nri/transport/ttrpc_server.py Dispatcher._expire_deadlines": "self._earlier_deadline.wait(",
     "nri/verify/verification.py Verification.run": "self._due.wait(min(0.5, period))",
     # The plugin. The first is the loop of publisher, audit, status, overuse, limiters, labels and driver.
-    "kubelet_plugin/wakeable.py Wakeable.run": "stop.wait(pause.at_least)",
+    "process/wakeable.py Wakeable.run": "stop.wait(pause.at_least)",
     "kubelet_plugin/driver.py Driver._wait_for_machine": "self._first_reading.wait(0.1)",
     "kubelet_plugin/driver.py Driver._supervise": "stop.wait(CHECK_INTERVAL)",
     "kubelet_plugin/discovery/watcher.py MachineWatcher.run": "selector.select(",

@@ -28,7 +28,7 @@ from typing import Final
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter.usage import read_policy
-from koordra.kubelet_plugin.wakeable import Pause, Wakeable
+from koordra.process.wakeable import Pause, Wakeable
 
 WHOLE: Final = 10_000
 MOST: Final = 9_900

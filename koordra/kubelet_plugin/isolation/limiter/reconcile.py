@@ -51,11 +51,11 @@ from koordra.kubelet_plugin.isolation.limiter.report import (
 )
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts, MemoryReading
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
-from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, bounded, counter, gauge, histogram
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.granted_claims import ContainerName
+from koordra.process.wakeable import Pause, Wakeable
 
 QUIET: Final = 1.0
 BRISK: Final = 0.1

@@ -1,4 +1,4 @@
-"""Work that is done at every wake, and again after a while: the plugin's writers and comparisons, each in a
+"""Work that is done at every wake, and again after a while: a process's writers and comparisons, each in a
 thread of its own."""
 
 from __future__ import annotations
