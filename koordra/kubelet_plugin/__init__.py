@@ -9,6 +9,7 @@ cdi/         what a container gets with a device: CDI spec, environment, mounted
 publish/     the machine as ResourceSlices: inventory, attributes, capacities, counters, taints
 network/     NICs in the network namespaces of pods
 isolation/   the backends that keep a share of a GPU to its limits
+sampling/    use of GPUs and NICs, and whose it is: the one sampler
 discovery/   the machine: sysfs, NVML, RDMA, and the watcher of changes
 nvidia_driver/   where NVIDIA's driver lives, and what containers get of it
 node_check/  preflight of the node: `koordra node check`, and once at the plugin's start

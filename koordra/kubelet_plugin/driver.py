@@ -70,6 +70,8 @@ from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource
 from koordra.kubelet_plugin.publish.node_slices import NodeChanges, node_slices
 from koordra.kubelet_plugin.publish.publisher import Publisher
+from koordra.kubelet_plugin.sampling.nvml_cards import NvmlCards
+from koordra.kubelet_plugin.sampling.sampler import NodeSampler
 from koordra.kubelet_plugin.settings import Settings
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter
 from koordra.kubelet_plugin.status.node_labels import NodeLabels
@@ -77,12 +79,14 @@ from koordra.kubelet_plugin.status.overuse_report import OveruseReporter, wanted
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
+from koordra.node_state.granted_claims import GrantedContainers
 from koordra.node_state.imex import ImexFolder
 from koordra.process.lifecycle import spawn
 from koordra.process.metrics_server import Shared
 from koordra.process.progress import step, watched
 from koordra.process.wakeable import Wakeable
 from koordra.topology import overlay
+from koordra.topology.machine import Machine
 from koordra.topology.problems import Discovery
 
 log = get_logger(__name__)
@@ -119,6 +123,9 @@ class Driver:
         def addresses() -> frozenset[str]:
             return addresses_in_use(self._state.records())
 
+        def machine() -> Machine:
+            return self._inventory.current().machine
+
         parts = NodeParts(client, node=settings.node, namespace=settings.namespace, in_use=addresses)
         pools = NetworkPools(settings.network_pools, parts.of, of_host=NetlinkLinks().addresses)
         claims = ClaimSource(client, reads_networks=settings.pod_network, pools=pools)
@@ -126,13 +133,18 @@ class Driver:
         self._metrics = PluginMetrics(metrics)
         self._guarded = DeviceGuardFile(paths.guarded, node=settings.node, disk=disk)
         self._networks = PodNetworks(paths.state, disk=disk, sys=paths.root / "sys")
+        granted, cards = GrantedContainers(paths.state), NvmlCards(self._nvml)
+        sampler = partial(
+            NodeSampler, cards, machine=machine, granted=granted, metrics=metrics, root=paths.root
+        )
         self._limiter = limiter = NodeLimiter(
             paths.state,
-            machine=lambda: self._inventory.current().machine,
+            machine=machine,
             declared=settings.limiter_context,
             strict=settings.limiter_strict,
             cores=settings.limiter_cores,
-            library=self._nvml,
+            granted=granted,
+            sampler=sampler,
             metrics=metrics,
             changed=self._on_limits_change,
             disk=disk,
@@ -214,9 +226,7 @@ class Driver:
             disk=disk,
         )
         self._inventory.withhold(self._release.report.withheld)
-        self._labels = NodeLabels(
-            client, node=settings.node, machine=lambda: self._inventory.current().machine
-        )
+        self._labels = NodeLabels(client, node=settings.node, machine=machine)
         self._overuse = OveruseReporter(
             client,
             records=self._state.records,
@@ -234,6 +244,7 @@ class Driver:
             "publish": self._publisher,
             "audit-claims": self._audit,
             "write-claim-status": self._status,
+            "sample-node": limiter.sampler,
             "compare-limiters": limiter.comparison,
             "report-overuse": self._overuse,
             "follow-driver": self._follower,

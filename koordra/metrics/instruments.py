@@ -42,6 +42,7 @@ _UNITS: Final = (
     "seconds",
     "bytes",
     "ratio",
+    "watts",
     "info",
 )
 

@@ -42,7 +42,7 @@
 #define MEASURE_EVERY (1 * MS)
 #define ENOUGH (20 * MS)     /* charged, to be compared with what was seen in whole percent */
 
-enum { WHOLE = 10000, RATE_BITS = 14, UNIT_BITS = 8, ONE = 1024, CORRECTION_LEAST = ONE / 16, CORRECTION_MOST = ONE * 4 };
+enum { WHOLE = 10000, RATE_BITS = 14, UNIT_BITS = 8, STAMP_BITS = 16, ONE = 1024, CORRECTION_LEAST = ONE / 16, CORRECTION_MOST = ONE * 4 };
 
 static uint64_t clock_now(void)
 {
@@ -73,7 +73,7 @@ static struct pace *pace_of(const struct share *share)
 static bool switched_off(const struct share *share)
 {
     const struct policy_device *policy = policy_of(share);
-    return (DEFECT(alone_unlimited) && !atomic_load(&policy->neighbours)) || (DEFECT(off_without_samples) && policy->samples && !policy->device_time) ||
+    return (DEFECT(alone_unlimited) && !atomic_load(&policy->neighbours)) || (DEFECT(off_without_samples) && policy->seen_until && !policy->device_time) ||
            (DEFECT(needs_host_pid) && !atomic_load(&share->region->usage->slots[share->region->slot].host_pid));
 }
 
@@ -160,26 +160,32 @@ static void settle(const struct share *share, int64_t more, uint64_t now)
     atomic_fetch_add_explicit(&pace->charged, (uint64_t)more, memory_order_relaxed);
 }
 
-/* What the node has seen since it looked before, against what was charged. */
-static void correct(const struct share *share)
+/* What the node has seen since it looked before, against what was charged: parts of the time, since the one is not of the same
+ * instants as the other. Only of a time in which the rate was what held the claim: what it took of an idle hour says nothing. */
+static void correct(const struct share *share, uint32_t rate, uint64_t now)
 {
     struct pace *pace = pace_of(share);
     const struct policy_device *policy = policy_of(share);
-    uint64_t samples = atomic_load(&policy->samples), before = atomic_load(&pace->samples);
-    if (samples == before || !atomic_compare_exchange_strong(&pace->samples, &before, samples))
+    uint64_t until = atomic_load(&policy->seen_until), before = atomic_load(&pace->seen_until);
+    uint64_t charged = atomic_load(&pace->charged), paid = charged - atomic_load(&pace->charged_then);
+    if (until == before || !rate || (before != 0 && paid < ENOUGH)) /* so little says little: with the next ones */
         return;
-    uint64_t device_time = atomic_load(&policy->device_time), charged = atomic_load(&pace->charged);
-    uint64_t seen = device_time - atomic_load(&pace->device_time_then), paid = charged - atomic_load(&pace->charged_then);
-    if (before != 0 && paid < ENOUGH)
-        return; /* says little: with the next ones */
+    if (!atomic_compare_exchange_strong(&pace->seen_until, &before, until))
+        return;
+    uint32_t stamp = (uint32_t)(now >> STAMP_BITS);
+    uint64_t device_time = atomic_load(&policy->device_time), seen = device_time - atomic_load(&pace->device_time_then);
+    uint64_t passed = (uint64_t)(stamp - atomic_load(&pace->then)) << STAMP_BITS, watched = until - before;
     atomic_store(&pace->device_time_then, device_time);
     atomic_store(&pace->charged_then, charged);
-    if (before == 0 || seen == 0 || seen > PATIENCE || paid > PATIENCE)
+    atomic_store(&pace->then, stamp);
+    if (before == 0 || seen == 0 || seen > PATIENCE || paid > PATIENCE || !passed || passed > PATIENCE || !watched || watched > PATIENCE)
         return; /* nothing was seen: a driver that does not tell, or a node that has begun anew */
-    uint64_t now = atomic_load(&pace->correction), ratio = seen * ONE / paid;
-    now = now < CORRECTION_LEAST || now > CORRECTION_MOST ? ONE : now;
+    if (at_rate(pace, paid, rate) < passed / 2)
+        return;
+    uint64_t known = atomic_load(&pace->correction), ratio = seen * ONE / watched * passed / paid;
+    known = known < CORRECTION_LEAST || known > CORRECTION_MOST ? ONE : known;
     ratio = ratio < CORRECTION_LEAST ? CORRECTION_LEAST : ratio > CORRECTION_MOST ? CORRECTION_MOST : ratio;
-    atomic_store(&pace->correction, (uint32_t)((now + ratio) / 2));
+    atomic_store(&pace->correction, (uint32_t)((known + ratio) / 2));
 }
 
 /* In advance, so that the next launches need not ask. */
@@ -255,7 +261,7 @@ static const struct share *payer(const struct card *card, uint64_t now)
         uint32_t rate = rate_of(share, now);
         uint64_t until = rate ? paid_until(atomic_load(&pace_of(share)->paid_until), rate, now) : 0;
         acknowledge(share);
-        correct(share);
+        correct(share, rate, now);
         if (until < earliest) {
             earliest = until;
             best = share;

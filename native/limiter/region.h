@@ -72,8 +72,8 @@ struct policy_device {
     _Atomic uint32_t rate;          /* of the card's device time, in 1/100 %; 0: it is not limited */
     _Atomic uint32_t lent;          /* until `lent_until` (ns of CLOCK_MONOTONIC) so much instead, of what others leave idle; 0: nothing */
     _Atomic uint64_t lent_until;
-    _Atomic uint64_t device_time;   /* ns that the node has seen the claim's kernels on the card, all in all */
-    _Atomic uint64_t samples;       /* how often it has looked; 0: it cannot see that */
+    _Atomic uint64_t device_time;   /* ns that the node has seen the claim's kernels on the card; less than before: it has begun anew */
+    _Atomic uint64_t seen_until;    /* ns of some clock: until when it has seen them; 0: it cannot */
     _Atomic uint32_t neighbours;    /* other claims with a share of the card */
     _Atomic uint32_t elastic;       /* 1: may be lent what others leave idle; for the node alone */
     uint64_t reserved[5];
@@ -115,10 +115,10 @@ struct slot {
 struct pace {
     _Atomic uint64_t paid_until; /* all that was launched is paid for by then; with the rate it was charged at */
     _Atomic uint64_t charged;    /* ns, all in all */
-    _Atomic uint64_t samples;    /* the policy's, when `correction` was made */
+    _Atomic uint64_t seen_until; /* the policy's, when `correction` was made */
     _Atomic uint64_t charged_then, device_time_then;
     _Atomic uint32_t correction; /* what a charged ns is really, in 1/1024; 0: 1 */
-    uint32_t reserved32;
+    _Atomic uint32_t then;       /* when that was, in 2^16 ns of CLOCK_MONOTONIC */
     _Atomic uint64_t waited;     /* ns, all in all: told, not used */
     _Atomic uint64_t active;     /* ns of CLOCK_MONOTONIC: when device time was last taken or waited for */
 };

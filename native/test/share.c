@@ -13,6 +13,7 @@ static unsigned count, begun;
 static struct one {
     struct load load;
     unsigned claim;
+    char claims[340]; /* the folder of the claim's folder */
     struct policy *policy;
     struct usage *usage;
     pid_t pid;
@@ -30,11 +31,6 @@ void start_shares_with(struct play play)
     world->clock.awaited = play.tenants + 1;
     world->clock.on = 1;
     world->launch_ns = 2000;
-}
-
-static void claim_folder(char *path, size_t bytes, unsigned claim, const char *inner)
-{
-    snprintf(path, bytes, "%s/claims-%u%s", folder, claim, inner);
 }
 
 static void turn(void *function, const struct load *load, CUstream *streams, CUgraphExec graph)
@@ -83,11 +79,10 @@ static CUgraphExec make_graph(void *function, const struct load *load)
 static void live(unsigned number)
 {
     struct load load = ones[number].load;
-    char path[340], name[40];
+    char name[40];
     void *module, *function;
     CUstream streams[8];
-    claim_folder(path, sizeof path, ones[number].claim, "");
-    setenv("KOORDRA_LIMITER_FOLDER", path, 1);
+    setenv("KOORDRA_LIMITER_FOLDER", ones[number].claims, 1);
     world->clock.threads[number + 1].pid = (uint32_t)getpid();
     clock_join(world, number + 1);
     if (load.from)
@@ -121,18 +116,27 @@ static void launch(unsigned number)
 
 struct policy *tenant(uint32_t rate, struct load load)
 {
-    char path[340];
-    unsigned number = count++;
-    claim_folder(path, sizeof path, number, "");
-    mkdir(path, 0755);
-    claim_folder(path, sizeof path, number, "/claim");
+    char path[360];
+    struct one *one = &ones[count];
+    *one = (struct one){.load = load, .claim = count};
+    snprintf(one->claims, sizeof one->claims, "%s/claims-%u", folder, count);
+    mkdir(one->claims, 0755);
+    snprintf(path, sizeof path, "%s/claim", one->claims);
     region_make(path, (const uint8_t(*)[16])world->cards[0].uuid, 1, UNLIMITED, 0, 0);
     policy->devices[0].cores = rate / 100;
     policy->devices[0].rate = rate;
     policy->devices[0].neighbours = played.neighbours;
-    ones[number] = (struct one){.load = load, .claim = number, .policy = policy, .usage = usage};
-    launch(number);
-    return ones[number].policy;
+    one->policy = policy;
+    one->usage = usage;
+    launch(count++);
+    return one->policy;
+}
+
+void tenant_of(const char *claims, struct load load)
+{
+    ones[count] = (struct one){.load = load, .claim = count};
+    snprintf(ones[count].claims, sizeof ones[count].claims, "%s", claims);
+    launch(count++);
 }
 
 void companion(unsigned of, struct load load)
@@ -160,6 +164,11 @@ uint64_t device_time(unsigned number)
     return 0;
 }
 
+pid_t tenant_pid(unsigned number)
+{
+    return ones[number].pid;
+}
+
 uint64_t claim_time(unsigned number)
 {
     uint64_t time = 0;
@@ -168,19 +177,25 @@ uint64_t claim_time(unsigned number)
     return time;
 }
 
-/* As the driver's samples are: whole percent of the time since the last one. */
+/* As the node's plugin does, by the driver's samples: whole percent, six times a second, of who did anything at all. */
 static void look(void)
 {
-    static uint64_t before[TENANTS], last;
-    uint64_t passed = world->clock.now - last;
-    last = world->clock.now;
-    for (unsigned at = 0; at < count && !played.blind; at++)
-        if (ones[at].claim == at) {
-            uint64_t percent = passed ? (100 * (claim_time(at) - before[at]) + passed / 2) / passed : 0;
-            before[at] = claim_time(at);
-            ones[at].policy->devices[0].device_time += percent * passed / 100;
-            ones[at].policy->devices[0].samples++;
+    static uint64_t since, last;
+    const struct world_card *card = &world->cards[0];
+    uint64_t newest = since;
+    for (unsigned at = card->sample_count > WORLD_SAMPLES ? card->sample_count - WORLD_SAMPLES : 0; at < card->sample_count; at++) {
+        const struct world_sample *sample = &card->samples[at % WORLD_SAMPLES];
+        if (sample->at > newest) {
+            last = newest;
+            newest = sample->at;
         }
+        for (unsigned one = 0; one < count && sample->at > since && last; one++)
+            if ((uint32_t)ones[one].pid == sample->pid && !played.blind)
+                ones[one].policy->devices[0].device_time += sample->percent * (sample->at - last < SAMPLE_NS ? sample->at - last : SAMPLE_NS) / 100;
+    }
+    for (unsigned at = 0; at < count && !played.blind && newest > since; at++)
+        ones[at].policy->devices[0].seen_until = newest;
+    since = newest;
 }
 
 void pass(uint64_t ns)

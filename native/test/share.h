@@ -30,11 +30,16 @@ struct load {
     uint64_t from, until;  /* of virtual time; 0: ever */
 };
 
+static const struct load SHORT = {.kernel_ns = 10000, .kernels = 20}, PLAIN = {.kernel_ns = 200000, .kernels = 4}, LONG = {.kernel_ns = 10000000},
+                         BURST = {.kernel_ns = 50000, .asynchronous = true}, HALF = {.kernel_ns = 150000, .kernels = 5, .blocks = 66},
+                         GRAPH = {.kernel_ns = 20000, .kernels = 25, .graph = true, .child_graph = true},
+                         BESIDE = {.kernel_ns = 200000, .blocks = 30, .kernels = 8, .streams = 4};
+
 struct play {
     unsigned tenants;      /* processes */
     unsigned sms;          /* 132 */
     bool concurrent;       /* the card knows no turns */
-    bool blind;            /* the node sees no device time */
+    bool blind;            /* the node sees no device time, or is another process that writes the policies */
     unsigned neighbours;   /* what the policy says */
     uint64_t switch_ns;
     uint64_t uptime_s;     /* 1000 */
@@ -45,6 +50,8 @@ void start_shares_with(struct play play);
 
 /* A claim of its own at this rate (in 1/100 %), 0: not limited; and one process that does this. Its number is the order. */
 struct policy *tenant(uint32_t rate, struct load load);
+/* The same for a claim that is there: a folder with its folder in it. */
+void tenant_of(const char *claims, struct load load);
 /* One more process of the same claim as tenant number `of`. */
 void companion(unsigned of, struct load load);
 
@@ -57,6 +64,7 @@ void pass(uint64_t ns);
 /* Device time of a tenant, and of all processes of its claim, until now. */
 uint64_t device_time(unsigned tenant);
 uint64_t claim_time(unsigned tenant);
+pid_t tenant_pid(unsigned tenant);
 
 /* Parts in percent of the time passed, in every window of `window` that begins on a node's look, for `ns` from now: the least and the most. */
 struct parts {

@@ -18,6 +18,10 @@ $(OUT)/test/limiter-tests: $(UNIT) $(TEST_HEADERS) $(OUT)/cuda/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) $(UNIT) -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@.$$$$ && mv $@.$$$$ $@
 
+$(OUT)/test/shares: $(HARNESS) test/share.c test/shares/shares.c $(TEST_HEADERS) $(OUT)/cuda/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) $(HARNESS) test/share.c test/shares/shares.c -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@.$$$$ && mv $@.$$$$ $@
+
 $(OUT)/test/property: $(HARNESS) $(wildcard test/property/*) $(TEST_HEADERS) $(OUT)/cuda/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) $(HARNESS) $(wildcard test/property/*.c) -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@.$$$$ && mv $@.$$$$ $@
@@ -101,7 +105,7 @@ $(OUT)/test/layout: test/layout/layout.c limiter/region.h
 	$(CC) $(TEST_CFLAGS) test/layout/layout.c -o $@.$$$$ && mv $@.$$$$ $@
 
 .PHONY: python-programs
-python-programs: all $(OUT)/defects/nvml-share/libnvidia-ml.so.1 $(OUT)/test/driver/libcuda.so.1 $(OUT)/test/limiter-tests $(OUT)/test/property $(OUT)/test/tenant $(OUT)/test/tenant-rpath $(OUT)/test/layout
+python-programs: all $(OUT)/defects/nvml-share/libnvidia-ml.so.1 $(OUT)/test/driver/libcuda.so.1 $(OUT)/test/limiter-tests $(OUT)/test/shares $(OUT)/test/property $(OUT)/test/tenant $(OUT)/test/tenant-rpath $(OUT)/test/layout
 
 $(OUT)/bench: bench/bench.c $(HARNESS) $(TEST_HEADERS) $(OUT)/cuda/libcuda.so.1 $(OUT)/test/driver/libcuda.so.1
 	$(CC) $(TEST_CFLAGS) -O2 bench/bench.c $(HARNESS) -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@.$$$$ && mv $@.$$$$ $@

@@ -363,6 +363,43 @@ CONTAINERS: Final = (
         ),
     ),
     Attack(
+        "falsified-time",
+        "a program of a share whose cores are limited writes into its claim's region that it was charged less, or that its launches cost a sixteenth, or "
+        "cuts the file short",
+        "detected",
+        "it gets more of the GPU's time than its share, at the expense of what others leave idle: each claim's word is its own. What it really had is the "
+        "driver's word, which the node writes where the tenant cannot, and shows beside the share that it is held to",
+        seen=(metric("koordra_limiter_seen_device_seconds_total"),),
+        tests=(
+            "tests/unit/limiter/test_seen_time.py::test_who_falsifies_its_region_gets_more_and_everybody_sees_it",
+        ),
+    ),
+    Attack(
+        "falsified-use",
+        "a process would count as another pod's, or as nobody's: a name with line ends and brackets in it, cgroups of its own that are called like another "
+        "container's, processes so short-lived that nobody finds them, a pid that is used again",
+        "denied",
+        "the outermost container of a cgroup's path counts, below the pod's; the start time belongs to a pid; who ended between two looks is known by the "
+        "claim's socket; time that is nobody's is shown as such",
+        tests=(
+            "tests/unit/kubelet_plugin/sampling/test_host_processes.py::test_what_a_container_calls_its_own_cgroups_changes_nothing",
+            "tests/unit/kubelet_plugin/sampling/test_host_processes.py::test_who_ended_between_two_looks_is_still_known",
+            "tests/unit/kubelet_plugin/sampling/test_host_processes.py::test_a_pid_that_is_used_again_is_another_process",
+            "tests/unit/kubelet_plugin/sampling/test_sampler.py::test_a_process_may_have_any_name",
+            "tests/unit/kubelet_plugin/sampling/test_sampler.py::test_time_is_counted_for_the_container_and_kept_when_its_process_ends",
+        ),
+    ),
+    Attack(
+        "stranger-on-a-card",
+        "a container computes on a GPU of which it was granted nothing, by a descriptor that was passed to it, or because nothing could be denied to it",
+        "detected",
+        "the driver's list of processes against what the hook granted to the container of each",
+        seen=(metric("koordra_gpu_processes"),),
+        tests=(
+            "tests/unit/kubelet_plugin/sampling/test_sampler.py::test_processes_are_their_containers_and_strangers_are_seen",
+        ),
+    ),
+    Attack(
         "own-mps-server",
         "a tenant runs an MPS server of its own, whose clients go past the limiter",
         "open",

@@ -26,7 +26,7 @@ from koordra.api.resource_class import CONFIG_MAPS
 from koordra.errors import Conflict
 from koordra.evictions import OF_PLUGIN, decode
 from koordra.kubelet_plugin.isolation.limiter import usage as limiter_usage
-from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses
+from koordra.kubelet_plugin.sampling.host_processes import HostProcesses
 from tests.e2e.containerd import Containerd, wait_until
 from tests.e2e.cri import ContainerSpec, HostMount
 from tests.e2e.node import NAMESPACE, KoordraNode, Prepared

@@ -99,6 +99,14 @@ def document(use: ClaimUse) -> Document:
                 "unseenBytes": device.unseen,
                 "contextBytes": device.context_bytes,
                 "denied": device.denied,
+                "deviceTime": {
+                    "ratio": device.rate / 10_000,
+                    "chargedSeconds": device.device_ns / 1e9,
+                    "seenSeconds": device.seen_ns / 1e9,
+                    "waitedSeconds": device.waited_ns / 1e9,
+                }
+                if device.rate
+                else None,
             }
             for device in use.devices
         ],

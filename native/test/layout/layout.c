@@ -38,7 +38,7 @@ int main(void)
     FIELD(policy_device, lent);
     FIELD(policy_device, lent_until);
     FIELD(policy_device, device_time);
-    FIELD(policy_device, samples);
+    FIELD(policy_device, seen_until);
     FIELD(policy_device, neighbours);
     FIELD(policy_device, elastic);
     FIELD(usage, version);

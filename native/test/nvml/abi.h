@@ -41,6 +41,10 @@ typedef struct {
 } nvmlMemory_v2_t;
 
 typedef struct {
+    unsigned gpu, memory;
+} nvmlUtilization_t;
+
+typedef struct {
     unsigned pid;
     unsigned long long used;
     unsigned gpu_instance, compute_instance;

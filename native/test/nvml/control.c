@@ -4,6 +4,8 @@
  *   error nvmlDeviceGetUUID 15 00000000:0F:00.0     one GPU
  *   lost 00000000:0F:00.0                           every call about this GPU answers "GPU is lost"
  *   process GPU-... compute 4711 419430400          a process on the card (processes.c)
+ *   state GPU-... 37 250500 36 1048576              how the card is: percent busy, milliwatts, reasons, bytes in use
+ *   hang nvmlDeviceGetUtilizationRates              the call does not return for as long as the line is there
  *   xid 00000000:0F:00.0 79                         append to deliver; each line is delivered once to an event set
  */
 #include "control.h"
@@ -11,11 +13,38 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <unistd.h>
 
 static FILE *control_open(void)
 {
     const char *path = getenv("KOORDRA_FAKE_NVML_CONTROL");
     return path ? fopen(path, "re") : NULL;
+}
+
+static bool hangs(const char *call)
+{
+    FILE *file = control_open();
+    char line[256], name[96];
+    bool found = false;
+    while (file && !found && fgets(line, sizeof line, file))
+        found = sscanf(line, "hang %95s", name) == 1 && !strcmp(name, call);
+    if (file)
+        fclose(file);
+    return found;
+}
+
+bool control_state(const struct gpu *gpu, struct state *state)
+{
+    FILE *file = control_open();
+    char line[256], uuid[96];
+    bool found = false;
+    while (file && !found && fgets(line, sizeof line, file))
+        found = sscanf(line, "state %95s %u %u %llu %llu", uuid, &state->percent, &state->milliwatts, &state->reasons, &state->bytes) == 5 &&
+                !strcasecmp(uuid, gpu->uuid);
+    if (file)
+        fclose(file);
+    return found;
 }
 
 nvmlReturn_t control_error(const char *call, const struct gpu *gpu)
@@ -24,6 +53,8 @@ nvmlReturn_t control_error(const char *call, const struct gpu *gpu)
     FILE *file = result == NVML_SUCCESS ? control_open() : NULL;
     char line[256], name[96], bus_id[32];
     int code;
+    while (hangs(call))
+        usleep(1000);
     while (file && fgets(line, sizeof line, file)) {
         int words = sscanf(line, "error %95s %d %31s", name, &code, bus_id);
         if (words >= 2 && !strcmp(name, call) && (words == 2 || (gpu && !strcmp(bus_id, gpu->bus_id))))

@@ -7,6 +7,14 @@
 /* The error that this call answers for this GPU (NULL: not about a GPU); NVML_SUCCESS where it goes well. */
 nvmlReturn_t control_error(const char *call, const struct gpu *gpu);
 
+struct state {
+    unsigned percent, milliwatts;
+    unsigned long long reasons, bytes;
+};
+
+/* How the control file says that the GPU is; false where it says nothing. */
+bool control_state(const struct gpu *gpu, struct state *state);
+
 /* The n-th Xid of the control file, counted from 0; false where there are not so many yet. */
 bool control_xid(unsigned number, char bus_id[32], unsigned long long *xid);
 

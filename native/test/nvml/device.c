@@ -99,8 +99,37 @@ nvmlReturn_t nvmlDeviceGetName(void *device, char *name, unsigned length)
 nvmlReturn_t nvmlDeviceGetMemoryInfo(void *device, nvmlMemory_t *memory)
 {
     GPU_OR_FAIL(gpu, device);
-    *memory = (nvmlMemory_t){.total = gpu->memory, .free = gpu->memory};
+    struct state state = {0};
+    control_state(gpu, &state);
+    *memory = (nvmlMemory_t){.total = gpu->memory, .free = gpu->memory - state.bytes, .used = state.bytes};
     return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(void *device, nvmlUtilization_t *rates)
+{
+    GPU_OR_FAIL(gpu, device);
+    struct state state = {0};
+    bool known = control_state(gpu, &state);
+    *rates = (nvmlUtilization_t){.gpu = state.percent};
+    return known ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+nvmlReturn_t nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts)
+{
+    GPU_OR_FAIL(gpu, device);
+    struct state state = {0};
+    bool known = control_state(gpu, &state);
+    *milliwatts = state.milliwatts;
+    return known ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(void *device, unsigned long long *reasons)
+{
+    GPU_OR_FAIL(gpu, device);
+    struct state state = {0};
+    bool known = control_state(gpu, &state);
+    *reasons = state.reasons;
+    return known ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(void *device, nvmlMemory_v2_t *memory)

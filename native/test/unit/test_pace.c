@@ -1,10 +1,6 @@
 /* Shares of device time that are kept, in virtual time. */
 #include "../share.h"
 
-static const struct load SHORT = {.kernel_ns = 10000, .kernels = 20}, PLAIN = {.kernel_ns = 200000, .kernels = 4}, LONG = {.kernel_ns = 10000000},
-                         BURST = {.kernel_ns = 50000, .asynchronous = true}, HALF = {.kernel_ns = 150000, .kernels = 5, .blocks = 66},
-                         GRAPH = {.kernel_ns = 20000, .kernels = 25, .graph = true, .child_graph = true};
-
 struct share_of {
     uint32_t rate;
     struct load load;
@@ -49,7 +45,7 @@ HOLD(thirty_and_seventy_of_long_and_short, false, {3000, LONG}, {7000, SHORT})
 HOLD(thirty_and_seventy_of_short_and_long, false, {3000, SHORT}, {7000, LONG})
 HOLD(thirty_and_seventy_by_measurements_alone, true, {3000, PLAIN}, {7000, HALF})
 HOLD(thirty_and_seventy_of_bursts, true, {3000, BURST}, {7000, BURST})
-HOLD(ten_and_ninety_of_long, false, {1000, LONG}, {9000, LONG})
+HOLD_AT_ALL(ten_and_ninety_of_long, false, {1000, LONG}, {9000, LONG})
 
 /* Below 10 %: within 30 % of the share over 10 s. */
 TEST(one_one_and_ninety_eight)
@@ -171,7 +167,7 @@ TEST(idle_time_is_not_saved_up)
 TEST(kernels_beside_each_other_are_paid_once)
 {
     start_shares(.tenants = 1);
-    tenant(3000, (struct load){.kernel_ns = 200000, .blocks = 30, .kernels = 8, .streams = 4});
+    tenant(3000, BESIDE);
     pass(2 * SECOND);
     struct parts parts = parts_over(2 * SECOND, SECOND);
     CHECK_BETWEEN(parts.least[0], 27, 33);
@@ -213,7 +209,7 @@ TEST(a_node_that_sees_nothing_switches_nothing_off)
     struct policy *only = tenant(3000, PLAIN);
     for (int at = 0; at < 20; at++) {
         pass(50 * MS);
-        only->devices[0].samples++;
+        only->devices[0].seen_until += 50 * MS;
     }
     CHECK_BETWEEN(parts_over(SECOND, SECOND).mean[0], 27, 33);
     end_shares();

@@ -17,10 +17,11 @@ from koordra.errors import NodeError
 from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter import region as layout
 from koordra.kubelet_plugin.isolation.limiter import usage as limiter_usage
-from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, HostProcesses, start_time
 from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
 from koordra.kubelet_plugin.isolation.limiter.report import enforces
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import USUAL, Contexts
+from koordra.kubelet_plugin.sampling.host_processes import HostProcesses, start_time
+from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses
 from koordra.metrics import Metrics
 from koordra.topology.machine import Machine
 from koordra.topology.presets import write_machine

@@ -10,7 +10,6 @@ import pytest
 
 from koordra.kubelet_plugin.isolation.limiter import reconcile, region
 from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse, OveruseSamples
-from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, HostProcesses
 from koordra.kubelet_plugin.isolation.limiter.reconcile import (
     BRISK,
     BRISK_FOR,
@@ -21,6 +20,8 @@ from koordra.kubelet_plugin.isolation.limiter.reconcile import (
     pause_after,
 )
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts
+from koordra.kubelet_plugin.sampling.host_processes import HostProcesses
+from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses
 from koordra.metrics import Metrics
 from koordra.process.lifecycle import spawn
 from koordra.process.wakeable import Pause

@@ -24,10 +24,10 @@ from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter import region as layout
 from koordra.kubelet_plugin.isolation.limiter import usage as limiter_usage
 from koordra.kubelet_plugin.isolation.limiter.broker import Broker
-from koordra.kubelet_plugin.isolation.limiter.processes import start_time
 from koordra.kubelet_plugin.isolation.limiter.region import SLOTS_MAX
 from koordra.kubelet_plugin.isolation.limiter.report import verdict
 from koordra.kubelet_plugin.isolation.limiter.usage import REFUSED_SHOWN
+from koordra.kubelet_plugin.sampling.host_processes import start_time
 from tests.patience import PATIENCE
 from tests.unit.limiter.native_build import environment
 

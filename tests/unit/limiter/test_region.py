@@ -60,7 +60,7 @@ def test_the_layout_is_that_of_the_header(built: Path) -> None:
         48,
         limiter_layout.ACTIVE,
     ]
-    device = "cores rate lent lent_until device_time samples neighbours"
+    device = "cores rate lent lent_until device_time seen_until neighbours"
     assert [layout[f"policy_device.{name}"] for name in device.split()] == [40, 48, 52, 56, 64, 72, 80]
 
 

@@ -10,7 +10,7 @@ from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, enforces, read_all, verdicts
 from koordra.metrics import Metrics
 from koordra.node_state.claim_ref import ClaimRef
-from koordra.node_state.granted_claims import ContainersOfClaims
+from koordra.node_state.granted_claims import GrantedContainers
 from koordra.nri.hook.ledger import Granted, GrantedDevice, Ledger
 from tests.fakes.metric_samples import sample
 
@@ -96,11 +96,11 @@ def test_figures_carry_the_names_of_claim_pod_and_container(tmp_path: Path) -> N
     for container_id, (uid, pod, name) in held.items():
         device = GrantedDevice("team", "claim", uid, "gpu-0", "gpu", None)
         ledger.add(container_id, Granted("", (), frozenset(), (device,), container=("team", pod, name)))
-    metrics, containers = Metrics(), ContainersOfClaims(tmp_path)
+    metrics, containers = Metrics(), GrantedContainers(tmp_path)
     report = LimiterMetrics(
         metrics,
         ref_of=lambda uid: None if uid == uids[3] else ClaimRef("team", f"claim-{uid[0]}", uid),
-        containers=containers,
+        containers=containers.of_claims,
     )
     read = read_all(claims)
     report.observe(read, verdicts(read).values())

@@ -43,8 +43,23 @@ def test_the_document(tmp_path: Path) -> None:
             "unseenBytes": 0,
             "contextBytes": 0,
             "denied": 0,
+            "deviceTime": None,
         }
     ]
+
+
+def test_time_as_it_was_charged_and_as_it_was_seen(tmp_path: Path) -> None:
+    claims = tmp_path / "limiter" / "claims"
+    region.allow(claims / "a", claim="a", uuid=UUID, limit=None, cores=30, time=region.TimeShare(3000))
+    region.write_seen_time(claims / "a", 0, device_time=1_500_000_000, until=1)
+    result = CliRunner().invoke(command, ["--state-dir", str(tmp_path), "-o", "json"])
+    (claim,) = json.loads(result.stdout)
+    assert claim["devices"][0]["deviceTime"] == {
+        "ratio": 0.3,
+        "chargedSeconds": 0.0,
+        "seenSeconds": 1.5,
+        "waitedSeconds": 0.0,
+    }
 
 
 def test_a_node_without_limited_claims(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, Process
 from koordra.kubelet_plugin.isolation.limiter.region import KINDS
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import (
     Interval,
@@ -17,6 +16,8 @@ from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import (
     settled,
 )
 from koordra.kubelet_plugin.isolation.limiter.usage import CardUse, ClaimUse, ProcessUse
+from koordra.kubelet_plugin.sampling.host_processes import Process
+from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses
 
 GPU = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 MIB = 1 << 20

@@ -14,7 +14,7 @@ from tests.unit.native.test_fake_nvml import MACHINE
 HEAD = """
 import json, os, pathlib, shutil, sys
 from koordra.kubelet_plugin.discovery.nvml_gpus import nvml_facts
-from koordra.kubelet_plugin.isolation.limiter.processes import nvml_processes
+from koordra.kubelet_plugin.sampling.nvml_cards import NvmlCards
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary, NvmlUnavailable
 
 def held():
@@ -80,7 +80,7 @@ library = NvmlLibrary(lambda: pathlib.Path(sys.argv[1]))
 during = []
 nvml_facts(library)
 answers.append([held(), loaded()])
-answers.append(sorted(nvml_processes([sys.argv[2]], library=library)))
+answers.append(sorted(NvmlCards(library).processes([sys.argv[2]])))
 answers.append([held(), loaded()])
 pathlib.Path(os.environ["KOORDRA_FAKE_NVML_CONTROL"]).write_text("error nvmlInitWithFlags 9\\n")
 try:
@@ -126,11 +126,11 @@ before = LastFacts(library)()
 kept = facts()
 answers.append([held(), loaded(), len(kept.gpus), len(before.gpus), {gpu.recovered for gpu in kept.gpus} == {None}])
 try:
-    nvml_processes([sys.argv[2]], library=library)
+    NvmlCards(library).processes([sys.argv[2]])
 except NodeError as error:
     answers.append("let go" in str(error))
 library.take_up()
-answers.append([sorted(nvml_processes([sys.argv[2]], library=library)), len(facts().gpus)])
+answers.append([sorted(NvmlCards(library).processes([sys.argv[2]])), len(facts().gpus)])
 """
     uuid = MACHINE.gpus[0].uuid or ""
     found = fake.run(HEAD + code + TAIL, str(fake.library / "libnvidia-ml.so.1"), uuid)

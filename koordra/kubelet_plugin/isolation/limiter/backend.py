@@ -63,9 +63,9 @@ from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Mount
 from koordra.kubelet_plugin.isolation import NoIsolation, Share
 from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter.broker import Broker
-from koordra.kubelet_plugin.isolation.limiter.processes import mount_of, mounts
-from koordra.kubelet_plugin.isolation.limiter.region import POLICY_BYTES, REGIONS_FOLDER, USAGE_BYTES
+from koordra.kubelet_plugin.isolation.limiter.region import POLICY_BYTES, USAGE_BYTES
 from koordra.kubelet_plugin.nvidia_driver.driver_libraries import LIBRARY_FOLDERS
+from koordra.kubelet_plugin.sampling.host_processes import REGIONS_FOLDER, mount_of, mounts
 from koordra.logs import get_logger
 from koordra.node_state.selinux import give_to_containers
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from koordra.kubelet_plugin.isolation.limiter import region
-from koordra.kubelet_plugin.isolation.limiter.processes import start_time
+from koordra.kubelet_plugin.sampling.host_processes import start_time
 from koordra.logs import get_logger
 from koordra.process.lifecycle import count_failure, spawn
 
@@ -77,6 +77,12 @@ class Broker:
         """The claim on whose socket this process of the host has called."""
         with self._lock:
             return self._callers.get((pid, started))
+
+    def last_caller(self, pid: int) -> str | None:
+        """The claim on whose socket the last process of this number has called, whether it lives or not."""
+        with self._lock:
+            found = [(started, claim) for (number, started), claim in self._callers.items() if number == pid]
+        return max(found)[1] if found else None
 
     def listen(self, claim_uid: str) -> None:
         with self._lock:

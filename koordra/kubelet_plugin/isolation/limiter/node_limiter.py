@@ -1,4 +1,4 @@
-"""The limiter of one node: the backend, and the comparison of its ledgers with what NVML says."""
+"""The limiter of one node: the backend, and what compares it with the node's sampler."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from pathlib import Path
 
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter.device_time import TimeLender
-from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, nvml_processes
 from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
+from koordra.kubelet_plugin.isolation.limiter.seen_time import SeenTimes
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts
-from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
+from koordra.kubelet_plugin.sampling.host_processes import HostProcesses
+from koordra.kubelet_plugin.sampling.sampler import NodeSampler
 from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
-from koordra.node_state.granted_claims import ContainersOfClaims, claims_of_container
+from koordra.node_state.granted_claims import GrantedContainers
 from koordra.node_state.prepared_claim import ref_of
 from koordra.topology.machine import Machine
 
 
 class NodeLimiter:
-    """`declared`: bytes of a context as the operator says, None: as measured; `changed` is called when a
-    verdict is another."""
+    """`declared`: bytes of a context as the operator says, None: as measured; `sampler` makes the node's
+    sampler of its processes; `changed` is called when a verdict is another."""
 
     def __init__(
         self,
@@ -31,7 +32,8 @@ class NodeLimiter:
         declared: int | None,
         strict: bool,
         cores: bool,
-        library: NvmlLibrary,
+        granted: GrantedContainers,
+        sampler: Callable[[HostProcesses], NodeSampler],
         metrics: Metrics,
         changed: Callable[[], None],
         disk: Disk,
@@ -41,18 +43,24 @@ class NodeLimiter:
         )
         self.backend = LimiterIsolation(state, context_bytes=contexts.bytes_for, strict=strict, cores=cores)
         self.lender = TimeLender(self.backend.claims)
+        processes = HostProcesses(
+            self.backend.claims,
+            claim_of=self.backend.broker.caller,
+            last_caller=self.backend.broker.last_caller,
+            held_by=granted.claims_of,
+        )
+        self.sampler = sampler(processes)
+        if cores:
+            times = SeenTimes(self.backend.claims)
+            self.sampler.timed, self.sampler.on_time = times.cards, times.tell
         self.comparison = Reconciler(
             self.backend.claims,
             contexts=contexts,
             metrics=metrics,
-            processes=HostProcesses(
-                self.backend.claims,
-                claim_of=self.backend.broker.caller,
-                held_by=partial(claims_of_container, state),
-            ),
-            lists=partial(nvml_processes, library=library),
+            processes=processes,
+            lists=self.sampler.processes,
             changed=changed,
             ref_of=partial(ref_of, state),
-            containers=ContainersOfClaims(state),
+            containers=granted.of_claims,
         )
         self.backend.broker.on_call = self.comparison.wake

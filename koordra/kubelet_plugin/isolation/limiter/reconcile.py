@@ -33,14 +33,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from koordra.errors import KoordraError, NodeError
 from koordra.kubelet_plugin.isolation.limiter import region, unaccounted_memory
 from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse, OveruseSamples, over_limit
-from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, ProcessLists, nvml_processes
 from koordra.kubelet_plugin.isolation.limiter.report import (
     LimiterMetrics,
     LimiterVerdict,
@@ -51,6 +50,8 @@ from koordra.kubelet_plugin.isolation.limiter.report import (
 )
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts, MemoryReading
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
+from koordra.kubelet_plugin.sampling.host_processes import HostProcesses
+from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, bounded, counter, gauge, histogram
 from koordra.node_state.claim_ref import ClaimRef
@@ -98,6 +99,9 @@ SURE_AFTER: Final = 1.0
 """Seconds for which a process must appear in every reading before it is reported as computing without a
 limit, or before its memory counts as its whole context: a process that starts or ends is neither."""
 
+ProcessLists = Callable[[Iterable[str]], Mapping[str, CardProcesses]]
+"""By UUID; a card that does not answer is left out. Raises NodeError where none can be asked."""
+
 Suspect = tuple[str, int, int]
 """Claim or card, pid, and when it started."""
 
@@ -113,7 +117,7 @@ class Reconciler(Wakeable):
         contexts: Contexts,
         metrics: Metrics,
         processes: HostProcesses,
-        lists: ProcessLists = nvml_processes,
+        lists: ProcessLists,
         changed: Callable[[], None] = lambda: None,
         ref_of: Callable[[str], ClaimRef | None] = lambda _uid: None,
         containers: Callable[[], Mapping[str, Sequence[ContainerName]]] = dict,

@@ -35,8 +35,6 @@ SLOTS_MAX: Final = 1024
 KINDS: Final = ("plain", "managed", "array", "vmm", "pool", "graph", "import", "context")
 
 STRICT: Final = 1
-REGIONS_FOLDER: Final = "/run/koordra/limiter"
-"""Of the container: its claims\' regions."""
 
 POLICY: Final = struct.Struct("=QIIIIQ40sQ48x")
 DEVICE: Final = struct.Struct("=16sQQQIIIIQQQII40x")
@@ -54,7 +52,17 @@ PACES: Final = SLOTS + SLOTS_MAX * SLOT.size
 PACE: Final = struct.Struct("=QQQQQI4xQQ")
 USAGE_BYTES: Final = PACES + DEVICES_MAX * PACE.size
 
-LIMIT, UNSEEN, CONTEXT, CORES, RATE, LENT_UNTIL, NEIGHBOURS = 16, 24, 32, 40, 48, 56, 80
+LIMIT, UNSEEN, CONTEXT, CORES, RATE, LENT_UNTIL, DEVICE_TIME, SEEN_UNTIL, NEIGHBOURS = (
+    16,
+    24,
+    32,
+    40,
+    48,
+    56,
+    64,
+    72,
+    80,
+)
 DEVICE_COUNT, SEQUENCE, OUTSIDE = 20, 24, 72
 HOST_PID: Final = 40
 ENFORCING: Final = 2
@@ -75,12 +83,6 @@ def uuid_bytes(uuid: str) -> bytes:
 def uuid_text(raw: bytes) -> str:
     text = raw.hex()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def uuid_spellings(uuid: str) -> tuple[str, ...]:
-    """A region does not distinguish a GPU from a MIG instance; NVML does."""
-    text = uuid_text(uuid_bytes(uuid))
-    return text, "MIG-" + text.removeprefix("GPU-")
 
 
 ALIVE_FILES: Final = 32
@@ -194,6 +196,16 @@ def write_lent(folder: Path, index: int, *, lent: int, until: int, neighbours: i
         _put(policy, at + LENT_UNTIL, until)
         _put(policy, at + RATE, _word(policy, at + RATE) & 0xFFFFFFFF | lent << 32)
         _put(policy, at + NEIGHBOURS, _word(policy, at + NEIGHBOURS) >> 32 << 32 | neighbours)
+
+
+def write_seen_time(folder: Path, index: int, *, device_time: int, until: int) -> None:
+    """Set how long the node has seen the claim's kernels on its GPU number `index`, in ns, and until when, in
+    ns of a clock of its choice. `device_time` smaller than before says that it has begun anew. Raises
+    OSError."""
+    with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), POLICY_BYTES) as policy:
+        at = device_at(index)
+        _put(policy, at + DEVICE_TIME, device_time)
+        _put(policy, at + SEEN_UNTIL, until)
 
 
 def write_outside(folder: Path, count: int) -> None:

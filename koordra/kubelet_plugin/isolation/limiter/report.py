@@ -164,6 +164,11 @@ DEVICE_TIME: Final = counter(
     "GPU time that the launches of such a claim were charged, by its own measurements",
     **_OF_GPU,
 )
+SEEN_TIME: Final = counter(
+    "koordra_limiter_seen_device_seconds_total",
+    "GPU time in which the driver saw kernels of such a claim, since the node began to look; 0 where the driver does not tell",
+    **_OF_GPU,
+)
 WAITED: Final = counter(
     "koordra_limiter_launch_wait_seconds_total",
     "Time that launches of such a claim were held back, summed over threads, by the claim's own count",
@@ -219,6 +224,7 @@ class LimiterMetrics:
         self._denied, self._turned_away = map(metrics.table, (DENIED, TURNED_AWAY))
         self._states = metrics.table(LIMITED)
         self._rate, self._device_time, self._waited = map(metrics.table, (RATE, DEVICE_TIME, WAITED))
+        self._seen_time = metrics.table(SEEN_TIME)
 
     def observe(self, read: Mapping[str, ClaimUse], verdicts: Iterable[LimiterVerdict]) -> None:
         """Set the series of these claims; those of claims that are gone are removed."""
@@ -238,6 +244,7 @@ class LimiterMetrics:
         paced = [(row, device) for row, _, device in rows if device.rate]
         self._rate.set({row: device.rate / 10_000 for row, device in paced})
         self._device_time.set({row: device.device_ns / 1e9 for row, device in paced})
+        self._seen_time.set({row: device.seen_ns / 1e9 for row, device in paced})
         self._waited.set({row: device.waited_ns / 1e9 for row, device in paced})
         self._turned_away.set({holders[uid]: use.turned_away for uid, use in read.items()})
         self._states.set(Counter((each.handshake,) for each in verdicts))

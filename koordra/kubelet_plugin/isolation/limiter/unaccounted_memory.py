@@ -48,8 +48,9 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, Process
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse, ProcessUse
+from koordra.kubelet_plugin.sampling.host_processes import Process
+from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
 from koordra.node_state.strict_json import load
@@ -193,14 +194,17 @@ def reading(
     *,
     sure: bool = True,
 ) -> MemoryReading:
-    """One reading. `processes` are those of claims; the others' bytes are foreign."""
+    """One reading. Bytes of `processes` that are of no limited claim, and of those not among them, are
+    foreign."""
     unseen: dict[Share, Interval] = {}
     outside: set[tuple[str, int, int]] = set()
     overheads: list[tuple[str, int, int, int]] = []
     foreign: dict[str, int] = {}
     in_use: dict[Share, int] = {}
     for uuid, card in cards.items():
-        foreign[uuid] = sum(used or 0 for pid, used in card.used.items() if pid not in processes)
+        foreign[uuid] = sum(
+            used or 0 for pid, used in card.used.items() if pid not in processes or not processes[pid].claims
+        )
         unreported: set[str] = set()
         shared: set[str] = set()
         totals = dict.fromkeys((uid for uid, use in before.items() if _index(use, uuid) is not None), 0)

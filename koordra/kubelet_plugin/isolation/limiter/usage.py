@@ -84,7 +84,8 @@ class ProcessUse:
 class CardUse:
     """`unseen` is what the node found in use beyond the ledger; it is part of `used`. `context_bytes`: kept
     for a context. `rate`: device time in 1/100 %, 0: not limited; then `device_ns` is what its launches were
-    charged, and `waited_ns` what they waited for, summed over threads, both by the claim's own count."""
+    charged, and `waited_ns` what they waited for, summed over threads, both by the claim's own count, and
+    `seen_ns` what the driver saw of its kernels, since the node began to look."""
 
     uuid: str
     limit: int | None
@@ -95,6 +96,7 @@ class CardUse:
     rate: int = 0
     device_ns: int = 0
     waited_ns: int = 0
+    seen_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +265,9 @@ def _device(
     *,
     pace: tuple[int, int] = (0, 0),
 ) -> CardUse:
-    raw, limit, unseen, context_bytes, _, _, rate, *_ = DEVICE.unpack_from(policy, device_at(index))
+    raw, limit, unseen, context_bytes, _, _, rate, _, _, seen_ns, *_ = DEVICE.unpack_from(
+        policy, device_at(index)
+    )
     return CardUse(
         uuid=uuid_text(raw),
         limit=None if limit == UNLIMITED else limit,
@@ -274,6 +278,7 @@ def _device(
         rate=rate,
         device_ns=pace[0],
         waited_ns=pace[1],
+        seen_ns=seen_ns,
     )
 
 

@@ -1,14 +1,17 @@
-"""Which processes use a card, and to which claims they belong: NVML's lists, and /proc of the host.
+"""Whose a process of the host is, by /proc.
 
-    NVML    pid ─> bytes, for computing (CUDA, MPS) and for graphics; a MIG instance has lists of its own
-    /proc   pid ─> claim: the claim's region is mounted in the process's mount namespace
+    /proc/<pid>/cgroup      pid ─> container: the number that the runtime gave it, and the hook wrote down
+    /proc/<pid>/mountinfo   pid ─> claim: the claim's region is mounted in the process's mount namespace
 
 A mount cannot be faked: it is identified by the file system and the folder on it, which only its own tenant
 can reach. But a process may not show it: under another root (chroot, or a mount namespace of its own) the
 kernel lists what is mounted below that root alone. Such a process, and one without mounts (preloading), is
 identified by its connection to the claim's socket, where the kernel reports its pid; else by its container,
-whose number is in its cgroup's path and whose claims the hook has written down. A pid is looked up together
-with the start time of its process, so a reused number is another process.
+whose claims the hook has written down. A pid is looked up together with the start time of its process, so a
+reused number is another process.
+
+Of a cgroup's path the outermost container counts, below the pod's cgroup where there is one: what comes after
+it a container may have made itself, with any name.
 
 The plugin has to be in the host's pid namespace: elsewhere NVML, /proc and the sockets show no other
 processes.
@@ -17,99 +20,54 @@ processes.
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from koordra.errors import NodeError
-from koordra.kubelet_plugin.isolation.limiter.region import REGIONS_FOLDER, uuid_spellings
-from koordra.kubelet_plugin.nvidia_driver.nvml_session import BY_NAME, NvmlLibrary, NvmlUnavailable
+REGIONS_FOLDER: Final = "/run/koordra/limiter"
+"""Of a container: its limited claims' regions."""
 
-_COMPUTING: Final = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")
 _STARTED, _MEMORY = 19, 20
-_DRAWING: Final = "nvmlDeviceGetGraphicsRunningProcesses"
 _HOSTS_NAMESPACE: Final = "pid:[4026531836]"
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _CONTAINER: Final = re.compile(r"[0-9a-f]{64}")
-
-
-@dataclass(frozen=True, slots=True)
-class CardProcesses:
-    """Bytes by pid (None: not reported by the driver), and which of them compute. `through_mps`: an MPS
-    server computes for others, and is charged for what they use."""
-
-    used: Mapping[int, int | None] = field(default_factory=dict)
-    computing: frozenset[int] = frozenset()
-    through_mps: bool = False
-
-
-ProcessLists = Callable[[Iterable[str]], Mapping[str, CardProcesses]]
-"""By UUID; a card that does not answer is left out. Raises NodeError where none can be asked."""
-
-
-def nvml_processes(uuids: Iterable[str], *, library: NvmlLibrary = BY_NAME) -> Mapping[str, CardProcesses]:
-    try:
-        with library.session() as nvml:
-            found = {uuid: _processes(nvml, uuid) for uuid in uuids}
-    except NvmlUnavailable as error:
-        raise NodeError(f"NVML cannot be asked for processes: {error}") from error
-    return {uuid: card for uuid, card in found.items() if card is not None}
-
-
-def _processes(nvml: Any, uuid: str) -> CardProcesses | None:
-    handle = _handle(nvml, uuid)
-    if handle is None:
-        return None
-    used: dict[int, int | None] = {}
-    computing: set[int] = set()
-    through_mps = False
-    for name in (*_COMPUTING, _DRAWING):
-        try:
-            listed = getattr(nvml, name)(handle)
-        except nvml.NVMLError as error:
-            unknown = nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND
-            if getattr(error, "value", None) not in unknown or name == _COMPUTING[0]:
-                return None
-            continue
-        except (ValueError, TypeError, AttributeError):  # a garbled answer, or bindings that are too old
-            return None
-        through_mps = through_mps or (name == _COMPUTING[1] and bool(listed))
-        for process in listed:
-            # A process that computes and draws is in both lists, with the same bytes.
-            figures = used.get(process.pid, 0), process.usedGpuMemory
-            used[process.pid] = None if None in figures else max(figures)
-            if name != _DRAWING:
-                computing.add(process.pid)
-    return CardProcesses(used, frozenset(computing), through_mps)
-
-
-def _handle(nvml: Any, uuid: str) -> Any:
-    for spelling in uuid_spellings(uuid):
-        try:
-            return nvml.nvmlDeviceGetHandleByUUID(spelling.encode())
-        except nvml.NVMLError:
-            continue
-    return None
+_POD: Final = re.compile(r"pod[0-9a-f]{8}[-_0-9a-f]{24,}", re.ASCII)
+KEPT_FOR: Final = 30.0
+"""Seconds for which what is known of a process that nobody asks for is kept."""
+YOUNG_FOR: Final = 60.0
+"""Seconds for which a process of no claim is looked up anew: it may yet call its claim's socket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of a claim. `claims`: those of its container, sorted; `inner_pid` and `namespace`: as it
-    knows itself; `ending`: it has no memory any more, so its slot is gone, while the driver may list it for
-    as long as it takes to clean up."""
+    """`claims`: the limited ones of its container, sorted; `inner_pid` and `namespace`: as it knows itself;
+    `container`: its container's number, empty outside of containers; `ending`: it has no memory any more, so
+    its slot is gone, while the driver may list it for as long as it takes to clean up."""
 
     pid: int
     started: int
     claims: tuple[str, ...]
     inner_pid: int
     namespace: int
+    container: str = ""
     ending: bool = False
 
 
+@dataclass(slots=True)
+class _Known:
+    process: Process
+    first_seen: float
+    seen: float
+    asked: float
+
+
 class HostProcesses:
-    """The host's processes. `claim_of` is the claim on whose socket a process (pid, start time) has called;
-    `held_by`: the claims of a container."""
+    """The host's processes, for any thread. `claims` is the folder of the limited claims' regions;
+    `claim_of`: the claim on whose socket a process (pid, start time) has called, `last_caller`: on whose the
+    last one of that pid has; `held_by`: the claims of a container."""
 
     def __init__(
         self,
@@ -117,13 +75,18 @@ class HostProcesses:
         *,
         proc: Path = Path("/proc"),
         claim_of: Callable[[int, int], str | None] = lambda _pid, _started: None,
+        last_caller: Callable[[int], str | None] = lambda _pid: None,
         held_by: Callable[[str], Iterable[str]] = lambda _container: (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._claims = claims
+        self._clock = clock
+        self._lock = threading.Lock()
         self._proc = proc
         self._claim_of = claim_of
+        self._last_caller = last_caller
         self._held_by = held_by
-        self._known: dict[tuple[int, int], Process] = {}
+        self._known: dict[int, _Known] = {}
 
     @property
     def all_seen(self) -> bool:
@@ -133,24 +96,42 @@ class HostProcesses:
         except OSError:
             return False
 
-    def find(self, pids: Iterable[int]) -> Mapping[int, Process]:
-        """Those of the pids that are of a claim of this node, now."""
-        known: dict[tuple[int, int], Process] = {}
-        found = {}
-        places: dict[str, tuple[str, str]] | None = None
-        for pid in pids:
-            started = start_time(pid, proc=self._proc)
-            if started is None:
-                continue
-            process = self._known.get((pid, started))
-            if process is None:
-                places = self._places() if places is None else places
-                process = self._look_up(pid, started, places)
-            if process is not None:
-                known[pid, started] = process
-                found[pid] = replace(process, ending=_with_memory(self._proc / str(pid)) is None)
-        self._known = known
-        return found
+    def find(self, pids: Iterable[int], *, within: float = 0.0) -> Mapping[int, Process]:
+        """Those of the pids that there are. `within`: it does for one of them to have been there so many
+        seconds ago."""
+        with self._lock:
+            now = self._clock()
+            places: dict[str, tuple[str, str]] | None = None
+            found = {}
+            for pid in pids:
+                known = self._known.get(pid)
+                if known is not None and now - known.seen < within:
+                    known.asked = now
+                    found[pid] = known.process
+                    continue
+                started = start_time(pid, proc=self._proc)
+                if started is None:
+                    continue
+                if known is not None and known.process.started != started:
+                    known = None
+                process = known.process if known else None
+                if process is None or (not process.claims and known and now - known.first_seen < YOUNG_FOR):
+                    places = self._places() if places is None else places
+                    process = self._look_up(pid, started, places)
+                if process is not None:
+                    found[pid] = replace(process, ending=_with_memory(self._proc / str(pid)) is None)
+                    self._known[pid] = _Known(found[pid], known.first_seen if known else now, now, now)
+            self._known = {pid: each for pid, each in self._known.items() if now - each.asked < KEPT_FOR}
+            return found
+
+    def ended(self, pid: int) -> Process | None:
+        """What was last known of a process that has ended: asked for a moment ago, or never, if it was there
+        for so short a time, but by then it may have called its claim's socket."""
+        known = self._known.get(pid)
+        if known is not None:
+            return known.process
+        claim = self._last_caller(pid)
+        return None if claim is None else Process(pid, 0, (claim,), pid, 0, ending=True)
 
     def _look_up(self, pid: int, started: int, places: Mapping[str, tuple[str, str]]) -> Process | None:
         try:
@@ -163,31 +144,28 @@ class HostProcesses:
             # The process's name is in it, which may be any bytes.
             status = (self._proc / str(pid) / "status").read_text(errors="replace")
             namespace = (thread / "ns" / "pid").readlink().name
+            container = container_in(self._cgroup(pid))
         except OSError:
             return None
         claims = sorted(uid for uid, place in places.items() if place in mounted)
         if not claims:
             named = self._claim_of(pid, started)
-            claims = [named] if named else [uid for uid in self._of_container(pid) if uid in places]
+            claims = [named] if named else [uid for uid in self._held_by(container) if uid in places]
         inner = re.search(r"^NSpid:.*\s(\d+)$", status, re.MULTILINE)
-        if not claims:
-            return None
         return Process(
             pid=pid,
             started=started,
             claims=tuple(claims),
             inner_pid=int(inner[1]) if inner else pid,
             namespace=int(namespace.partition("[")[2].rstrip("]") or 0),
+            container=container,
         )
 
-    def _of_container(self, pid: int) -> Iterable[str]:
-        """The claims of the outermost container that the hook knows."""
+    def _cgroup(self, pid: int) -> str:
         try:
-            cgroups = (self._proc / str(pid) / "cgroup").read_text(errors="replace")
+            return (self._proc / str(pid) / "cgroup").read_text(errors="replace")
         except OSError:
-            return ()
-        held = (self._held_by(container) for container in dict.fromkeys(_CONTAINER.findall(cgroups)))
-        return next((claims for claims in held if claims), ())
+            return ""
 
     def _places(self) -> dict[str, tuple[str, str]]:
         """Where each claim's folder is: file system, and path on it."""
@@ -204,6 +182,19 @@ class HostProcesses:
                 rest = path[len(mount.point.rstrip("/")) :]
                 found[folder.name] = mount.device, mount.root.rstrip("/") + rest or "/"
         return found
+
+
+def container_in(cgroup: str) -> str:
+    """The outermost container of a text of /proc/<pid>/cgroup; empty without one. Whatever the hierarchies
+    (v1 has several lines), drivers (slices or folders) and runtimes (`cri-containerd-`, `crio-`, `docker-`)
+    are called, a container's number is 64 hexadecimal digits."""
+    for line in cgroup.split("\n"):  # a name may have other separators of lines in it
+        path = line.partition(":")[2].partition(":")[2]
+        pod = _POD.search(path)
+        found = _CONTAINER.search(path, pod.end() if pod else 0)
+        if found:
+            return found[0]
+    return ""
 
 
 def start_time(pid: int, *, proc: Path = Path("/proc")) -> int | None:

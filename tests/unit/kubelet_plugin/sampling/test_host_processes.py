@@ -10,14 +10,19 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, start_time
-from koordra.kubelet_plugin.isolation.limiter.region import REGIONS_FOLDER
-from koordra.node_state.granted_claims import claims_of_container
+from koordra.kubelet_plugin.sampling.host_processes import (
+    REGIONS_FOLDER,
+    HostProcesses,
+    container_in,
+    start_time,
+)
+from koordra.node_state.granted_claims import GrantedContainers
 from koordra.nri.hook.ledger import Granted, GrantedDevice, Ledger
 from koordra.topology.presets import write_machine
 from tests.fakes import nvml_library
@@ -29,9 +34,9 @@ OTHER = "00000000-5b0e-4b57-9d2b-4a3f6f1d2c11"
 ASK = """
 import json, sys
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.isolation.limiter.processes import nvml_processes
+from koordra.kubelet_plugin.sampling.nvml_cards import NvmlCards
 try:
-    cards = nvml_processes(sys.argv[1:])
+    cards = NvmlCards().processes(sys.argv[1:])
     found = {uuid: [sorted(card.used.items()), sorted(card.computing)] for uuid, card in cards.items()}
     print(json.dumps(found | {"mps": [uuid for uuid, card in cards.items() if card.through_mps]}))
 except NodeError as error:
@@ -120,13 +125,13 @@ def test_a_process_is_known_by_the_region_that_is_mounted_for_it(tmp_path: Path)
     processes = HostProcesses(claims)
     with container(claims / UID, place=f"{REGIONS_FOLDER}/{UID}") as pid:
         found = processes.find([pid, os.getpid(), 2**22 + 1])
-        assert set(found) == {pid}
-        assert found[pid].claims == (UID,)
+        assert set(found) == {pid, os.getpid()}
+        assert (found[pid].claims, found[os.getpid()].claims) == ((UID,), ())
         assert found[pid].started == start_time(pid)
-        assert processes.find([pid]) == found
+        assert processes.find([pid]) == {pid: found[pid]}
     assert processes.find([pid]) == {}
     with container(forged, place=f"{REGIONS_FOLDER}/{OTHER}") as pid:
-        assert processes.find([pid]) == {}, "a folder of that name of its own is not the region"
+        assert processes.find([pid])[pid].claims == (), "a folder of that name of its own is not the region"
 
 
 def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:
@@ -151,7 +156,7 @@ def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:
     found = processes.find([7])[7]
     assert (found.claims, found.inner_pid, found.namespace) == ((UID,), 1, 4026531999)
     process(200, region=False)
-    assert processes.find([7]) == {}
+    assert processes.find([7])[7].claims == ()
 
 
 def test_a_process_under_another_root_is_known_by_its_container(tmp_path: Path) -> None:
@@ -171,7 +176,7 @@ def test_a_process_under_another_root_is_known_by_its_container(tmp_path: Path) 
     (folder / "mountinfo").write_text("30 20 8:1 /x / rw - ext4 /dev/sda1 rw\n")
     (proc / "self").mkdir()
     (proc / "self" / "mountinfo").write_text("20 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
-    processes = HostProcesses(claims, proc=proc, held_by=partial(claims_of_container, state))
+    processes = HostProcesses(claims, proc=proc, held_by=GrantedContainers(state).claims_of)
     for path in (
         f"/kubepods/burstable/pod5/{container}",
         f"/kubepods.slice/cri-containerd-{container}.scope/inner",
@@ -181,7 +186,7 @@ def test_a_process_under_another_root_is_known_by_its_container(tmp_path: Path) 
     for path in ("/system.slice/x.service", f"/kubepods/burstable/pod5/{'00' * 32}"):
         (folder / "stat").write_text(f"7 (a) S {' '.join(['0'] * 18)} {len(path)} 4096 0\n")
         (folder / "cgroup").write_text(f"0::{path}\n")
-        assert processes.find([7]) == {}
+        assert processes.find([7])[7].claims == ()
 
 
 def test_a_process_without_memory_is_ending(tmp_path: Path) -> None:
@@ -228,3 +233,64 @@ def test_who_called_on_the_claims_socket_is_known_without_a_mount(tmp_path: Path
     processes = HostProcesses(tmp_path, claim_of=lambda pid, started: told.get((pid, started)))
     assert processes.find([me])[me].claims == (UID,)
     assert processes.find([me])[me].inner_pid > 0
+
+
+ID, INNER = "ab" * 32, "cd" * 32
+POD = "8d0c3a52_5b0e_4b57_9d2b_4a3f6f1d2c11"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "wanted"),
+    [
+        (
+            f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD}.slice/cri-containerd-{ID}.scope",
+            ID,
+        ),
+        (f"0::/kubepods/besteffort/pod{POD.replace('_', '-')}/{ID}/{INNER}", ID),
+        (f"0::/../../kubepods-pod{POD}.slice/crio-{ID}.scope/container", ID),
+        (f"11:memory:/kubepods/pod{'0' * 32}/{ID}\n10:cpu,cpuacct:/kubepods/pod{'0' * 32}/{ID}\n0::/", ID),
+        (f"0::/docker/{INNER}/kubelet.slice/kubepods-pod{POD}.slice/cri-containerd-{ID}.scope", ID),
+        (f"0::/system.slice/docker-{ID}.scope/init", ID),
+        (f"0::/system.slice/containerd.service/kubepods-burstable-pod{POD}.slice:cri-containerd:{ID}", ID),
+        ("0::/system.slice/sshd.service", ""),
+        ("0::/", ""),
+        ("", ""),
+        (f"{ID}", ""),
+    ],
+)
+def test_the_container_of_a_cgroup(cgroup: str, wanted: str) -> None:
+    assert container_in(cgroup) == wanted
+
+
+@given(inside=st.text(max_size=200), more=st.booleans())
+def test_what_a_container_calls_its_own_cgroups_changes_nothing(inside: str, more: bool) -> None:
+    """It may have a hierarchy of its own below, with any name that the kernel takes; lines come with '\\n'
+    escaped."""
+    name = inside.replace("\n", "\\n").replace("\0", "")
+    path = f"0::/kubepods.slice/kubepods-pod{POD}.slice/cri-containerd-{ID}.scope/{name}"
+    assert container_in(path + (f"/cri-containerd-{INNER}.scope" if more else "")) == ID
+
+
+def test_who_ended_between_two_looks_is_still_known(tmp_path: Path) -> None:
+    (tmp_path / UID).mkdir()
+    now = [0.0]
+    processes = HostProcesses(
+        tmp_path,
+        claim_of=lambda _pid, _started: UID,
+        last_caller=lambda pid: OTHER if pid == 4_000_000 else None,
+        clock=lambda: now[0],
+    )
+    with subprocess.Popen(["sleep", "600"]) as child:
+        found = processes.find([child.pid])[child.pid]
+        child.kill()
+    assert processes.find([child.pid], within=1.0) == {child.pid: found}, "as it was a moment ago"
+    now[0] = 2.0
+    assert processes.find([child.pid], within=1.0) == {}
+    assert processes.ended(child.pid) == found
+    assert processes.ended(4_000_001) is None
+    short = processes.ended(4_000_000)
+    assert short is not None
+    assert short.claims == (OTHER,), "who was there for so short a time has called its claim's socket"
+    now[0] = 100.0
+    processes.find([])
+    assert processes.ended(child.pid) is None, "nothing is kept for ever"

@@ -1,0 +1,388 @@
+"""The node's sampler: NVML is the fake behind nvidia-ml-py, or a table; /proc and the ledger are on disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordra.errors import NodeError
+from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
+from koordra.kubelet_plugin.publish.devices import mig_devices
+from koordra.kubelet_plugin.sampling import use
+from koordra.kubelet_plugin.sampling.host_processes import HostProcesses, Process
+from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses, CardState, NvmlCards, Utilisation
+from koordra.kubelet_plugin.sampling.sampler import BRISK, LOAD, LONGEST, PERIOD, NodeSampler
+from koordra.kubelet_plugin.sampling.use import Sample
+from koordra.metrics import Metrics
+from koordra.node_state.granted_claims import ContainerName, GrantedContainer, GrantedContainers
+from koordra.nri.hook.ledger import Granted, GrantedDevice, Ledger
+from koordra.process.lifecycle import spawn
+from koordra.process.wakeable import Pause
+from koordra.topology.machine import Machine
+from tests.fakes import nvml_library
+from tests.fakes.metric_samples import sample
+from tests.fakes.nvml_library import FakeNvml
+from tests.machines import catalogue
+from tests.patience import PATIENCE
+
+UID = "8d0c3a52-5b0e-4b57-9d2b-4a3f6f1d2c11"
+MINE, OTHERS = "ab" * 32, "cd" * 32
+HOSTS = "pid:[4026531836]"
+
+
+@dataclass
+class Proc:
+    """A /proc in which processes come and go."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        (self.folder / "self" / "ns").mkdir(parents=True)
+        (self.folder / "self" / "ns" / "pid").symlink_to(HOSTS)
+        (self.folder / "self" / "mountinfo").write_text("20 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
+
+    def add(self, pid: int, container: str = "", *, name: bytes = b"python", started: int = 100) -> None:
+        here = self.folder / str(pid)
+        shutil.rmtree(here, ignore_errors=True)
+        (here / "ns").mkdir(parents=True)
+        (here / "ns" / "pid").symlink_to(f"pid:[{4026540000 + pid}]")
+        (here / "stat").write_bytes(b"%d (%b) S %b %d 4096 0\n" % (pid, name, b"0 " * 18, started))
+        (here / "status").write_bytes(b"Name:\t%b\nNSpid:\t%d\t1\n" % (name.replace(b"\n", b"\\n"), pid))
+        (here / "mountinfo").write_text("30 20 8:1 /x / rw - ext4 /dev/sda1 rw\n")
+        inside = f"kubepods.slice/kubepods-pod{UID}.slice/cri-containerd-{container}.scope"
+        (here / "cgroup").write_text(f"0::/{inside if container else 'system.slice/dcgm.service'}\n")
+
+    def remove(self, pid: int) -> None:
+        shutil.rmtree(self.folder / str(pid))
+
+
+@dataclass
+class Cards(NvmlCards):
+    """NVML as a table. `asked`: what was asked, in order; `takes`: seconds that a question takes."""
+
+    lists: dict[str, CardProcesses] = field(default_factory=dict)
+    sampled: dict[str, tuple[Utilisation, ...]] = field(default_factory=dict)
+    error: str = ""
+    asked: list[tuple[str, frozenset[str]]] = field(default_factory=list)
+    takes: float = 0.0
+    now: float = 0.0
+
+    def _ask(self, what: str, uuids: Iterable[str]) -> frozenset[str]:
+        cards = frozenset(uuids)
+        self.asked.append((what, cards))
+        self.now += self.takes
+        if self.error:
+            raise NodeError(self.error)
+        return cards
+
+    def processes(self, uuids: Iterable[str]) -> dict[str, CardProcesses]:
+        return {uuid: self.lists.get(uuid, CardProcesses()) for uuid in self._ask("processes", uuids)}
+
+    def states(self, uuids: Iterable[str]) -> dict[str, CardState]:
+        return {uuid: CardState(0.5) for uuid in self._ask("states", uuids)}
+
+    def utilisations(self, since: Mapping[str, int]) -> dict[str, tuple[Utilisation, ...]]:
+        asked = self._ask("utilisations", since)
+        return {
+            uuid: tuple(each for each in self.sampled.get(uuid, ()) if each.at > since[uuid])
+            for uuid in asked
+        }
+
+
+@dataclass
+class Node:
+    folder: Path
+    machine: Machine
+    cards: Cards
+    proc: Proc
+    metrics: Metrics = field(default_factory=Metrics)
+    sampler: NodeSampler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start(self.cards)
+
+    def start(self, nvml: NvmlCards) -> None:
+        self.metrics, granted = Metrics(), GrantedContainers(self.folder)
+        (self.folder / "claims").mkdir(exist_ok=True)
+        processes = HostProcesses(
+            self.folder / "claims",
+            proc=self.proc.folder,
+            held_by=granted.claims_of,
+            clock=lambda: self.cards.now,
+        )
+        self.sampler = NodeSampler(
+            nvml,
+            processes,
+            machine=lambda: self.machine,
+            granted=granted,
+            metrics=self.metrics,
+            root=self.folder,
+            clock=lambda: self.cards.now,
+        )
+
+    def grant(self, container: str, *devices: str, name: str = "train") -> None:
+        held = tuple(GrantedDevice("team", "claim", UID, device, "gpu", None) for device in devices)
+        Ledger(self.folder).add(
+            container, Granted(UID, (), frozenset(), held, container=("team", "job-0", name))
+        )
+
+    def step(self) -> Pause:
+        """The next one, when it is due."""
+        pause = self.sampler.step()
+        assert pause.at_most is not None
+        self.cards.now += pause.at_most
+        return pause
+
+    def figure(self, name: str, **labels: str) -> float | None:
+        return sample(self.metrics, name, labels)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    machine = catalogue.machine("hgx-h100")
+    return Node(tmp_path, replace(machine, gpus=machine.gpus[:2]), Cards(), Proc(tmp_path / "proc"))
+
+
+def uuid(node: Node, number: int = 0) -> str:
+    return str(node.machine.gpus[number].uuid)
+
+
+def test_processes_are_their_containers_and_strangers_are_seen(node: Node) -> None:
+    first, second = uuid(node), uuid(node, 1)
+    node.grant(MINE, node.machine.gpus[0].name)
+    node.proc.add(41, MINE)
+    node.proc.add(42, OTHERS)
+    node.proc.add(43)
+    node.proc.add(44, MINE)
+    node.cards.lists = {
+        first: CardProcesses({41: 100, 42: 7, 43: None, 4711: 1}),
+        second: CardProcesses({44: 5}),
+    }
+    node.step()
+    assert {row: node.figure("koordra_gpu_processes", uuid=first, whose=row) for row in use.WHOSE} == {
+        "granted": 1,
+        "stranger": 1,
+        "host": 1,
+        "unknown": 1,
+    }
+    assert node.figure("koordra_gpu_process_memory_bytes", uuid=first, whose="stranger") == 7
+    assert node.figure("koordra_gpu_processes", uuid=second, whose="stranger") == 1, "granted another card"
+    held = {"namespace": "team", "pod": "job-0", "container": "train", "uuid": first}
+    assert node.figure("koordra_container_gpu_memory_bytes", **held) == 100
+    assert node.figure("koordra_container_gpu_processes", **held) == 1
+    assert node.figure("koordra_gpu_busy_ratio", uuid=first) == 0.5
+
+
+def test_without_a_hook_nobody_is_called_a_stranger(node: Node) -> None:
+    node.proc.add(42, OTHERS)
+    node.cards.lists = {uuid(node): CardProcesses({42: 7})}
+    node.step()
+    assert node.figure("koordra_gpu_processes", uuid=uuid(node), whose="unknown") == 1
+    assert node.figure("koordra_gpu_processes", uuid=uuid(node), whose="stranger") == 0
+
+
+def test_time_is_counted_for_the_container_and_kept_when_its_process_ends(node: Node) -> None:
+    first = uuid(node)
+    node.grant(MINE, node.machine.gpus[0].name)
+    node.proc.add(41, MINE)
+    second = 1_000_000
+    node.cards.lists = {first: CardProcesses({41: 1})}
+    node.cards.sampled = {first: (Utilisation(41, second, 100),)}
+    node.step()
+    node.cards.sampled = {first: (Utilisation(41, 6 * second, 40), Utilisation(42, 6 * second, 60))}
+    node.proc.remove(41)
+    node.step()
+    held = {"namespace": "team", "pod": "job-0", "container": "train"}
+    assert node.figure("koordra_container_gpu_seconds_total", **held, uuid=first) == pytest.approx(2)
+    nobody = dict.fromkeys(held, "")
+    assert node.figure("koordra_container_gpu_seconds_total", **nobody, uuid=first) == pytest.approx(3)
+    Ledger(node.folder).remove(MINE)
+    node.step()
+    assert node.figure("koordra_container_gpu_seconds_total", **held, uuid=first) is None
+    assert node.figure("koordra_container_gpu_seconds_total", **nobody, uuid=first) == pytest.approx(5)
+
+
+def test_one_question_a_card_and_only_as_often_as_it_is_wanted(node: Node) -> None:
+    both = frozenset((uuid(node), uuid(node, 1)))
+    assert node.step() == Pause(BRISK, PERIOD)
+    assert node.cards.asked == [("utilisations", both), ("processes", both), ("states", both)]
+    node.cards.asked.clear()
+    node.sampler.timed = lambda: (uuid(node),)
+    for _ in range(10):
+        assert node.step() == Pause(BRISK, BRISK)
+    assert node.cards.asked[-9:] == [("utilisations", frozenset((uuid(node),)))] * 9
+
+
+def test_lists_that_the_limiter_has_asked_for_are_not_asked_for_again(node: Node) -> None:
+    node.cards.lists = {uuid(node): CardProcesses({43: 9})}
+    node.proc.add(43)
+    node.sampler.processes([uuid(node)])
+    node.step()
+    assert [cards for what, cards in node.cards.asked if what == "processes"] == [
+        frozenset((uuid(node),)),
+        frozenset((uuid(node, 1),)),
+    ]
+    assert node.figure("koordra_gpu_process_memory_bytes", uuid=uuid(node), whose="host") == 9
+
+
+@pytest.mark.parametrize("takes", [0.0, 0.001, 0.05, 10.0])
+def test_sampling_takes_a_part_of_a_processor_however_slow_the_driver(node: Node, takes: float) -> None:
+    node.sampler.timed = lambda: (uuid(node),)
+    node.cards.takes = takes
+    pause = node.sampler.step()
+    assert min(3 * takes / LOAD, LONGEST) <= pause.at_least <= max(BRISK, min(3 * takes / LOAD, LONGEST))
+
+
+def test_without_nvml_ports_are_sampled_alone(node: Node) -> None:
+    nic = node.machine.nics[0]
+    port = node.folder / f"sys/class/infiniband/{nic.ib_device}/ports/{nic.ports[0].number}/counters"
+    port.mkdir(parents=True)
+    (port / "port_rcv_data").write_text("1000\n")
+    node.cards.error = "NVML cannot be asked: the driver's libnvidia-ml.so.1 is not found"
+    node.sampler.timed = lambda: (uuid(node),)
+    pause = node.step()
+    assert pause.at_most == PERIOD, "it is not asked ten times a second"
+    assert len(node.cards.asked) == 1
+    assert node.figure("koordra_sampler_failures_total") == 1
+    labels = {
+        "device": nic.name,
+        "port": str(nic.ports[0].number),
+        "namespace": "",
+        "pod": "",
+        "container": "",
+    }
+    assert node.figure("koordra_nic_received_bytes_total", **labels) == 4000
+    node.grant(MINE, nic.name)
+    (port / "port_rcv_data").write_text("1001\n")
+    node.step()
+    labels |= {"namespace": "team", "pod": "job-0", "container": "train"}
+    assert node.figure("koordra_nic_received_bytes_total", **labels) == 4004, "whoever has it alone"
+    node.grant(OTHERS, nic.name, name="other")
+    node.step()
+    assert node.figure("koordra_nic_received_bytes_total", **labels) is None
+    node.cards.error = ""
+    node.step()
+    assert node.figure("koordra_gpu_busy_ratio", uuid=uuid(node)) == 0.5
+
+
+def test_pids_of_another_namespace_are_nobodys(node: Node) -> None:
+    node.grant(MINE, node.machine.gpus[0].name)
+    node.proc.add(41, MINE)
+    (node.proc.folder / "self" / "ns" / "pid").unlink()
+    (node.proc.folder / "self" / "ns" / "pid").symlink_to("pid:[4026532000]")
+    told: list[Mapping[int, Process]] = []
+    node.sampler.on_time = lambda _uuid, _seen, owners: told.append(owners)
+    node.cards.sampled = {uuid(node): (Utilisation(41, 1, 100),)}
+    node.step()
+    node.cards.sampled = {uuid(node): (Utilisation(41, 1_000_000, 100),)}
+    node.step()
+    assert told == [{}, {}]
+    held = {"namespace": "team", "pod": "job-0", "container": "train", "uuid": uuid(node)}
+    assert node.figure("koordra_container_gpu_seconds_total", **held) is None
+
+
+@pytest.mark.parametrize("name", [b"a) R 0 0", b"\xff\xfe", b"\n0::/kubepods/pod1/x", b") S " + b"9 " * 20])
+def test_a_process_may_have_any_name(node: Node, name: bytes) -> None:
+    node.grant(MINE, node.machine.gpus[0].name)
+    node.proc.add(41, MINE, name=name[:15])
+    node.cards.lists = {uuid(node): CardProcesses({41: 100})}
+    node.step()
+    held = {"namespace": "team", "pod": "job-0", "container": "train", "uuid": uuid(node)}
+    assert node.figure("koordra_container_gpu_memory_bytes", **held) == 100
+
+
+def test_a_thousand_processes_are_looked_at_once_a_period(
+    tmp_path: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And read while they vanish. What is read of /proc is counted, not timed."""
+    fake = FakeNvml(tmp_path, nvml_library.build())
+    fake.describe(node.machine)
+    for name, value in fake.environment.items():
+        if name.startswith("KOORDRA_FAKE"):
+            monkeypatch.setenv(name, value)
+    pids = range(10_000, 11_000)
+    fake.processes(*((uuid(node), "compute", pid, 1 << 20) for pid in pids))
+    with fake.control.open("a") as control:
+        control.write(f"state {uuid(node)} 37 250500 {0x24} {1 << 30}\n")
+    node.grant(MINE, node.machine.gpus[0].name)
+    for pid in pids:
+        node.proc.add(pid, MINE)
+    node.start(NvmlCards(NvmlLibrary(lambda: fake.library / "libnvidia-ml.so.1")))
+    node.step()
+    held = {"namespace": "team", "pod": "job-0", "container": "train", "uuid": uuid(node)}
+    assert node.figure("koordra_container_gpu_processes", **held) == 1000
+    assert node.figure("koordra_gpu_power_watts", uuid=uuid(node)) == 250.5
+    assert node.figure("koordra_gpu_busy_ratio", uuid=uuid(node)) == 0.37
+    assert node.figure("koordra_gpu_memory_used_bytes", uuid=uuid(node)) == 1 << 30
+    assert node.figure("koordra_gpu_throttled", uuid=uuid(node), reason="power_cap") == 1
+    assert node.figure("koordra_gpu_throttled", uuid=uuid(node), reason="power_brake") == 0
+    for pid in pids[::2]:
+        node.proc.remove(pid)
+    node.step()
+    assert node.figure("koordra_container_gpu_processes", **held) == 500
+    assert node.figure("koordra_gpu_processes", uuid=uuid(node), whose="unknown") == 500
+    fake.order("error nvmlDeviceGetComputeRunningProcesses_v3 15")
+    node.step()
+    assert node.figure("koordra_gpu_processes", uuid=uuid(node), whose="granted") is None, "not as of before"
+
+
+def test_a_driver_that_hangs_holds_one_thread_and_nobody_else(
+    tmp_path: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeNvml(tmp_path, nvml_library.build())
+    fake.describe(node.machine)
+    for name, value in fake.environment.items():
+        if name.startswith("KOORDRA_FAKE"):
+            monkeypatch.setenv(name, value)
+    fake.order("hang nvmlDeviceGetUtilizationRates")
+    node.start(NvmlCards(NvmlLibrary(lambda: fake.library / "libnvidia-ml.so.1")))
+    thread = spawn(node.sampler.step, name="sampler")
+    thread.join(0.2)
+    assert thread.is_alive()
+    assert set(node.sampler.processes([uuid(node)])) == {uuid(node)}, "the limiter's comparison goes on"
+    assert node.metrics.text(), "and so does a scrape"
+    fake.order()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def test_a_mig_instance_is_a_card_of_its_own() -> None:
+    machine = catalogue.machine("mig-a100")
+    card = next(gpu for gpu in machine.gpus if len(gpu.mig_instances) > 1)
+    names = use.device_names(machine)
+    assert card.uuid not in names
+    one, other = list(mig_devices(card))[:2]
+    granted = {
+        MINE: GrantedContainer(ContainerName("team", "p", "c"), (UID,), frozenset((one.name,))),
+        OTHERS: GrantedContainer(ContainerName("team", "q", "c"), (UID,), frozenset((other.name,))),
+    }
+    process = Process(7, 1, (), 7, 0, container=MINE)
+    found = [use.whose(process, names[str(each.instance.uuid)], granted) for each in (one, other)]
+    assert found == ["granted", "stranger"]
+
+
+PROCESSES = st.dictionaries(st.integers(1, 9), st.one_of(st.none(), st.integers(0, 1 << 40)), max_size=9)
+CONTAINERS = st.sampled_from(["", MINE, OTHERS])
+
+
+@given(PROCESSES, st.dictionaries(st.integers(1, 9), CONTAINERS), st.sets(st.sampled_from([MINE, OTHERS])))
+def test_no_byte_and_no_process_is_lost_or_counted_twice(
+    used: dict[int, int | None], places: dict[int, str], entries: set[str]
+) -> None:
+    owners = {pid: Process(pid, 1, (), pid, 0, container=container) for pid, container in places.items()}
+    granted = {
+        each: GrantedContainer(ContainerName("n", each[:2], "c"), (), frozenset(("gpu-0",)))
+        for each in entries
+    }
+    taken = Sample(processes={"GPU-1": CardProcesses(used)}, owners=owners)
+    rows = use.on_cards(taken, {"GPU-1": frozenset(("gpu-0",))}, granted)
+    assert sum(row.processes for row in rows.values()) == len(used)
+    assert sum(row.memory for row in rows.values()) == sum(each or 0 for each in used.values())
+    of = use.of_containers(taken, granted)
+    assert sum(row.processes for row in of.values()) == rows["GPU-1", "granted"].processes

@@ -1,0 +1,312 @@
+"""What the node's sampler tells claims of the time that they really had: tenants are real processes behind
+the real limiter, on a card in virtual time; the sampler asks the fake NVML through nvidia-ml-py."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from koordra.kubelet_plugin.isolation.limiter import region
+from koordra.kubelet_plugin.isolation.limiter.region import TimeShare
+from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, read_all, verdicts
+from koordra.kubelet_plugin.isolation.limiter.seen_time import SeenTimes
+from koordra.kubelet_plugin.isolation.limiter.usage import read_policy
+from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
+from koordra.kubelet_plugin.sampling.device_time import SeenTime
+from koordra.kubelet_plugin.sampling.host_processes import HostProcesses, Process
+from koordra.kubelet_plugin.sampling.nvml_cards import NvmlCards
+from koordra.kubelet_plugin.sampling.sampler import NodeSampler
+from koordra.metrics import Metrics
+from koordra.node_state.granted_claims import GrantedContainers
+from tests.fakes import nvml_library
+from tests.fakes.metric_samples import sample
+from tests.fakes.nvml_library import FakeNvml
+from tests.fakes.shared_card import MS, UUID, SharedCard, shared_card
+from tests.machines import catalogue
+
+SECOND = 1000 * MS
+DEVICE_TIME, SEEN_UNTIL = 9, 10
+"""Of an unpacked DEVICE."""
+
+
+@dataclass
+class Node:
+    """The plugin's part of a node in virtual time, whose sampler works when it is due."""
+
+    card: SharedCard
+    nvml: FakeNvml
+    due: int = 0
+    sampler: NodeSampler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """A new process of the plugin, which knows nothing of one before it."""
+        machine = catalogue.machine("h200-vm")
+        machine = replace(machine, gpus=(replace(machine.gpus[0], uuid=UUID),))
+        self.nvml.describe(machine)
+        self.due = self.card.now
+        processes = HostProcesses(
+            self.card.claims, claim_of=lambda pid, _started: self.card.claim_of(pid), clock=self.clock
+        )
+        self.sampler = NodeSampler(
+            NvmlCards(NvmlLibrary(lambda: self.nvml.library / "libnvidia-ml.so.1")),
+            processes,
+            machine=lambda: machine,
+            granted=GrantedContainers(self.nvml.folder),
+            metrics=Metrics(),
+            root=self.nvml.folder,
+            clock=self.clock,
+        )
+        times = SeenTimes(self.card.claims, clock=self.clock)
+        self.sampler.timed, self.sampler.on_time = times.cards, times.tell
+
+    def clock(self) -> float:
+        return self.card.now / 1e9
+
+    def look(self) -> None:
+        if self.card.now >= self.due:
+            pause = self.sampler.step()
+            assert pause.at_most is not None
+            self.due = self.card.now + int(pause.at_most * 1e9)
+
+    def run(self, ns: int, *, step: int = 50 * MS, look: Callable[[], None] | None = None) -> None:
+        until = self.card.now + ns
+        while self.card.now < until:
+            self.card.pass_time(step)
+            (look or self.look)()
+
+    def metrics(self) -> dict[str, float]:
+        """What is shown of each claim's time."""
+        shown, read = Metrics(), read_all(self.card.claims)
+        LimiterMetrics(shown).observe(read, verdicts(read).values())
+        labels = {"namespace": "", "pod": "", "container": "", "uuid": UUID}
+        name = "koordra_limiter_seen_device_seconds_total"
+        return {uid: sample(shown, name, {**labels, "claim": uid}) or 0.0 for uid in read}
+
+    def seen(self, number: int) -> tuple[int, int]:
+        (device,) = read_policy(self.card.claims / f"claim-{number}")
+        return device[DEVICE_TIME], device[SEEN_UNTIL]
+
+
+@pytest.fixture
+def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    monkeypatch.setattr(HostProcesses, "all_seen", True)
+    fake = FakeNvml(tmp_path, nvml_library.build(), tmp_path)
+    fake.order()
+    for name, value in fake.environment.items():
+        if name.startswith("KOORDRA_FAKE"):
+            monkeypatch.setenv(name, value)
+    return fake
+
+
+@contextmanager
+def node_with(
+    built: Path, nvml: FakeNvml, tenants: Sequence[tuple[int, str]], *, sms: int = 132
+) -> Iterator[Node]:
+    with shared_card(built, nvml.folder, tenants, sms=sms) as card:
+        yield Node(card, nvml)
+
+
+def within_three_points(tenants: Sequence[tuple[int, str]], parts: Sequence[tuple[float, float]]) -> bool:
+    return all(
+        percent - 3 <= least and most <= percent + 3
+        for (percent, _), (least, most) in zip(tenants, parts, strict=True)
+    )
+
+
+LONG_BESIDE_BUSY = [(10, "LONG"), (90, "LONG")]
+SHARES = {
+    "thirty and seventy": [(30, "PLAIN"), (70, "HALF")],
+    "thirty and seventy, bursts": [(30, "BURST"), (70, "BURST")],
+    "thirty and seventy, long and short": [(30, "LONG"), (70, "SHORT")],
+    "thirty and seventy, short and long": [(30, "SHORT"), (70, "LONG")],
+    "ten and ninety": [(10, "GRAPH"), (90, "PLAIN")],
+    "ten and ninety, long": LONG_BESIDE_BUSY,
+    "ten and ninety, long and short": [(10, "LONG"), (90, "SHORT")],
+    "ten and ninety, short and long": [(10, "SHORT"), (90, "LONG")],
+    "four quarters": [(25, "SHORT"), (25, "LONG"), (25, "GRAPH"), (25, "BURST")],
+    "four quarters, long": [(25, "LONG")] * 4,
+    "one alone": [(30, "PLAIN")],
+    "one alone, long": [(30, "LONG")],
+    "one alone, short": [(30, "SHORT")],
+    "one alone, graphs": [(30, "GRAPH")],
+    "one alone, in several streams": [(30, "BESIDE")],
+}
+
+
+@pytest.mark.parametrize("sms", [1, 108, 132, 188])
+@pytest.mark.parametrize("name", SHARES)
+def test_shares_hold_in_any_second(built: Path, nvml: FakeNvml, name: str, sms: int) -> None:
+    tenants = SHARES[name]
+    with node_with(built, nvml, tenants, sms=sms) as node:
+        node.run(SECOND)
+        parts = node.card.parts(2 * SECOND, look=node.look)
+    assert within_three_points(tenants, parts), parts
+
+
+def test_without_the_sampler_long_kernels_beside_a_busy_neighbour_get_less(
+    built: Path, nvml: FakeNvml
+) -> None:
+    """What is measured around them has the neighbour's turns in it: the sampler is what puts it right."""
+    with node_with(built, nvml, LONG_BESIDE_BUSY) as node:
+        node.run(SECOND, look=lambda: None)
+        (first, _) = node.card.parts(2 * SECOND, look=lambda: None)
+    assert first[1] < 7
+
+
+@pytest.mark.parametrize("step", [30, 70, 110, 160])
+def test_shares_hold_at_whatever_pace_the_node_comes_to_look(built: Path, nvml: FakeNvml, step: int) -> None:
+    with node_with(built, nvml, LONG_BESIDE_BUSY) as node:
+        node.run(SECOND, step=step * MS)
+        parts = node.card.parts(2 * SECOND, look=node.look, step=step * MS, window=1000 // step * step * MS)
+    assert within_three_points(LONG_BESIDE_BUSY, parts), parts
+
+
+def test_a_plugin_that_is_killed_leaves_the_shares_as_they_are(built: Path, nvml: FakeNvml) -> None:
+    """While it is away the corrections stand, and the next one begins anew."""
+    with node_with(built, nvml, LONG_BESIDE_BUSY) as node:
+        node.run(SECOND)
+        away = node.card.parts(2 * SECOND, look=lambda: None)
+        node.start()
+        back = node.card.parts(2 * SECOND, look=node.look)
+    assert within_three_points(LONG_BESIDE_BUSY, away), away
+    assert within_three_points(LONG_BESIDE_BUSY, back), back
+
+
+def test_a_plugin_that_dies_between_two_words_misleads_nobody(
+    built: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with node_with(built, nvml, LONG_BESIDE_BUSY) as node:
+        node.run(SECOND)
+        before = node.seen(0)
+        put = region._put
+
+        def half(policy: object, at: int, value: int) -> None:
+            if at == region.device_at(0) + region.SEEN_UNTIL:
+                raise OSError("killed")
+            put(policy, at, value)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as killed:
+            killed.setattr(region, "_put", half)
+            node.run(200 * MS)
+        assert node.seen(0)[0] > before[0]
+        assert node.seen(0)[1] == before[1]
+        node.start()
+        parts = node.card.parts(2 * SECOND, look=node.look)
+    assert within_three_points(LONG_BESIDE_BUSY, parts), parts
+
+
+@pytest.mark.parametrize("code", [3, 15, 999])
+def test_where_the_driver_tells_nothing_the_measurements_stand(
+    built: Path, nvml: FakeNvml, code: int
+) -> None:
+    """NOT_SUPPORTED as of MIG instances and vGPUs, a lost card, an unknown error."""
+    tenants = [(30, "PLAIN"), (70, "HALF")]
+    with node_with(built, nvml, tenants) as node:
+        nvml.order(
+            f"error nvmlDeviceGetProcessUtilization {code}",
+            f"error nvmlDeviceGetProcessesUtilizationInfo {code}",
+        )
+        node.run(SECOND)
+        parts = node.card.parts(SECOND, look=node.look)
+        assert node.seen(0) == (0, 0)
+        nvml.order(f"error nvmlDeviceGetProcessUtilization {code}" if code == 3 else "")
+        node.run(SECOND)
+        assert node.seen(0)[0] > 0, "once it tells, by whichever call, the claims are told"
+    assert within_three_points(tenants, parts), parts
+
+
+def test_who_falsifies_its_region_gets_more_and_everybody_sees_it(built: Path, nvml: FakeNvml) -> None:
+    """Its own correction is its own to write, so it may charge itself a sixteenth; what it really has is the
+    driver's word, koordra_limiter_seen_device_seconds_total."""
+    with node_with(built, nvml, [(30, "PLAIN"), (30, "PLAIN")]) as node:
+        usage_file = node.card.claims / "claim-0" / "usage"
+
+        def forge() -> None:
+            with usage_file.open("r+b", buffering=0) as file:
+                os.pwrite(file.fileno(), struct.pack("=I", 64), region.PACES + 40)
+            node.look()
+
+        node.run(SECOND)
+        before, really = node.metrics(), list(node.card.device_ns)
+        node.run(2 * SECOND, look=forge)
+        after, passed = node.metrics(), 2.0
+        for number, name in enumerate(("claim-0", "claim-1")):
+            seen = after[name] - before[name]
+            assert abs(seen - (node.card.device_ns[number] - really[number]) / 1e9) < 0.1 * passed
+        assert (after["claim-0"] - before["claim-0"]) / passed > 0.4, "more than its 30 %"
+        assert (after["claim-1"] - before["claim-1"]) / passed > 0.25, "its neighbour has what is its own"
+
+
+def told(claims: Path, seen: SeenTime, owners: dict[int, tuple[str, ...]], times: SeenTimes) -> None:
+    times.cards()
+    found = {pid: Process(pid, 1, of, pid, 0) for pid, of in owners.items()}
+    times.tell(UUID, seen, found)
+
+
+def share(claims: Path, name: str, rate: int = 3000) -> None:
+    region.allow(
+        claims / name, claim=name, uuid=UUID, limit=None, cores=30, time=TimeShare(rate) if rate else None
+    )
+
+
+def words(claims: Path, name: str) -> tuple[int, int]:
+    (device,) = read_policy(claims / name)
+    return device[DEVICE_TIME], device[SEEN_UNTIL]
+
+
+def test_each_claim_is_told_of_itself_alone(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        share(tmp_path, name)
+    share(tmp_path, "counted", rate=0)
+    times = SeenTimes(tmp_path)
+    assert set(times.cards()) == {UUID}
+    owners = {1: ("a",), 2: ("a",), 3: ("b",), 4: ("counted",), 5: ()}
+    told(tmp_path, SeenTime(100, began=True), owners, times)
+    told(tmp_path, SeenTime(200, {1: 5, 2: 7, 3: 11, 4: 13, 5: 17, 6: 19}), owners, times)
+    assert words(tmp_path, "a") == (12, 200)
+    assert words(tmp_path, "b") == (11, 200)
+    assert words(tmp_path, "counted") == (0, 0)
+    told(tmp_path, SeenTime(300, {3: 4}), owners, times)
+    assert words(tmp_path, "a") == (12, 300), "who had nothing is told until when it was seen"
+    told(tmp_path, SeenTime(400, began=True), owners, times)
+    assert words(tmp_path, "b") == (0, 400), "a driver that begins anew"
+
+
+def test_a_container_with_two_shares_of_a_card_misleads_neither(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        share(tmp_path, name)
+    times = SeenTimes(tmp_path)
+    for until in (100, 200):
+        told(tmp_path, SeenTime(until, {1: 50}), {1: ("a", "b")}, times)
+    assert (words(tmp_path, "a"), words(tmp_path, "b")) == ((0, 200), (0, 200))
+
+
+def test_what_a_tenant_writes_changes_nothing_of_what_it_is_told(tmp_path: Path) -> None:
+    share(tmp_path, "a")
+    times = SeenTimes(tmp_path)
+    told(tmp_path, SeenTime(100), {1: ("a",)}, times)
+    with (tmp_path / "a" / "usage").open("r+b", buffering=0) as file:
+        os.pwrite(file.fileno(), struct.pack("=8Q", *[2**63] * 8), region.PACES)
+    told(tmp_path, SeenTime(200, {1: 5}), {1: ("a",)}, times)
+    os.truncate(tmp_path / "a" / "usage", 0)
+    told(tmp_path, SeenTime(300, {1: 5}), {1: ("a",)}, times)
+    assert words(tmp_path, "a") == (10, 300)
+
+
+def test_a_region_that_is_taken_away_harms_no_other(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        share(tmp_path, name)
+    times = SeenTimes(tmp_path)
+    told(tmp_path, SeenTime(100), {2: ("b",)}, times)
+    (tmp_path / "a" / "policy").unlink()
+    told(tmp_path, SeenTime(200, {2: 5}), {2: ("b",)}, times)
+    assert words(tmp_path, "b") == (5, 200)
