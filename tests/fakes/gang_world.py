@@ -1,13 +1,18 @@
 """The controller's model world with jobs: gangs of pods that their owners make again, on few cards.
 
 Beside everything that happens in `model_world`, jobs come and go, members fail, launchers without claims ride
-along, a pod gets past the webhook without its gate, and time passes in which gangs are restarted. What must
-hold:
+along, a pod gets past the webhook without its gate, and time passes in which gangs are restarted. In some
+schedules jobs have roles: a head, and workers that start after it. What must hold:
 
     at any time      what a started gang lost is given to nobody for HOLD seconds but to who is made in its
                      place, or is more urgent
+                     a place that is held instead of another one, or for who is yet to come, is free, as far
+                     as the controller knows
+                     a gang gives up what it has to start anew, or for who is more urgent, or what is beyond
+                     its least where it agreed
     at the commit    when the first gate of a gang is lifted, the controller knew of the least of members
-                     whose claims had devices
+                     whose claims had devices, of each role
+                     gates are lifted in the order of the roles
     at rest          a gang that is not committed holds nothing; a committed one runs with its least, or
                      nobody of it waits
                      every member that reads them is told the hosts that have devices, by rank
@@ -17,6 +22,7 @@ hold:
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +30,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from koordra.api import names
+from koordra.api import names, objects
 from koordra.api.kinds import (
     DEVICE_CLASSES,
     DEVICE_HOLDS,
@@ -41,8 +47,11 @@ from koordra.controller.gangs.declared.annotations import (
     GANG_HOLD,
     GANG_MAX,
     GANG_MIN,
+    GANG_ROLE,
+    GANG_ROLE_MIN,
     GANG_SHRINK,
     GANG_START,
+    GANG_START_AFTER,
     GANG_TIMEOUT,
     LIVE_ENV,
     LIVE_HOSTS,
@@ -62,7 +71,8 @@ _ROUNDING = 2.0
 @dataclass
 class Job:
     """`size` pods of which `least` have to start together; the first may be a launcher without claims, or one
-    after which the others are made (`led`). Jobs of one `gang` are its replicas, told apart by a label."""
+    after which the others are made (`led`), or start (`ordered`). With `roles` the first is a head, which is
+    needed as soon as it is there. Jobs of one `gang` are its replicas, told apart by a label."""
 
     name: str
     gang: str
@@ -74,6 +84,8 @@ class Job:
     elastic: bool
     shrinks: bool
     led: bool
+    roles: bool = False
+    ordered: bool = False
     made: int = 0
     finished: bool = False
 
@@ -116,6 +128,16 @@ class Kept:
     lost: float | None = None
 
 
+@dataclass(frozen=True)
+class Known:
+    """What a controller knows when it sends something about holds: the priority of the most urgent of those
+    who wait, what claims have of each card, and the jobs of which it may give up anything, or so many."""
+
+    urgent: int
+    used: dict[tuple[str, str], int]
+    may_give_up: dict[str, float]
+
+
 class GangWorld(World):
     watched = (*WATCHED, DEVICE_HOLDS)
 
@@ -129,6 +151,8 @@ class GangWorld(World):
         for others, or for a new start."""
         self.taken: dict[str, str] = {}
         """Claims that have devices (by uid) -> the cards, as text."""
+        self.roles = random.Random(f"roles {seed}") if seed % 5 == 0 else None
+        """Draws of its own: the other schedules are the same with and without."""
         self.cards = 0
         """Cards that there are at rest."""
         super().__init__(seed, planner)
@@ -173,6 +197,9 @@ class GangWorld(World):
             draw.random() < 0.5,
             not elastic and not launcher and draw.random() < 0.4,
         )
+        if self.roles is not None and job.least > 1 and not (job.led or launcher):
+            job.roles = self.roles.random() < 0.8
+            job.ordered = job.roles and self.roles.random() < 0.6
         self.jobs[job.name] = job
         self.make_members(job)
 
@@ -230,6 +257,10 @@ class GangWorld(World):
             annotations[GANG_START] = "LeaderFirst"
         if job.shrinks:
             annotations[GANG_SHRINK] = "ForOthers"
+        if job.roles:
+            annotations |= {GANG_ROLE: "workers" if index else "head", GANG_ROLE_MIN: "1"}
+        if job.ordered and index:
+            annotations[GANG_START_AFTER] = "head"
         claims = [] if job.launcher and index == 0 else [{"name": "gpu", "resourceClaimTemplateName": "one"}]
         spec: Object = {"resourceClaims": claims, "containers": [{"name": "main", "image": "busybox"}]}
         if job.made % 2:
@@ -294,13 +325,29 @@ class GangWorld(World):
             spec = {**pod["spec"], "nodeName": free[0]["metadata"]["name"]}
             self.api.change(PODS, pod["metadata"]["name"], spec=spec)
 
+    def run_pod(self, node_name: str, pod: Object) -> None:
+        """Heads are Ready when they have run for a while."""
+        super().run_pod(node_name, pod)
+        job, found = self.job_of(pod), self.api.find(PODS, pod["metadata"]["name"])
+        if (
+            self.roles is None
+            or job is None
+            or found is None
+            or not job.ordered
+            or objects.pod_is_ready(found)
+        ):
+            return
+        if found["status"].get("phase") == "Running" and (self.calm or self.roles.random() < 0.5):
+            status = {**found["status"], "conditions": [{"type": "Ready", "status": "True"}]}
+            self.api.change(PODS, pod["metadata"]["name"], status=status)
+
     # what must hold
 
     def land(self, sender: Controller, request: Request, what: str) -> Object:
         if what == "evictions":
             return self.eviction_lands(partial(super().land, sender, request, what))
         if what == DEVICE_HOLDS.plural:
-            return self.hold_lands(partial(super().land, sender, request, what), self.most_urgent(sender))
+            return self.hold_lands(partial(super().land, sender, request, what), self.known_to(sender))
         if what != PODS.plural:
             return super().land(sender, request, what)
         before = self.let_go()
@@ -317,7 +364,7 @@ class GangWorld(World):
         if what == "evictions":
             request = partial(self.eviction_lands, request)
         elif what == DEVICE_HOLDS.plural:
-            request = partial(self.hold_lands, request, self.most_urgent(sender))
+            request = partial(self.hold_lands, request, self.known_to(sender))
         return super().sent(sender, request, what)
 
     def eviction_lands(self, request: Request) -> Object:
@@ -327,25 +374,60 @@ class GangWorld(World):
         self.given_up |= {uid for uid, pod in before.items() if after.get(uid) is not pod}
         return answer
 
-    def hold_lands(self, request: Request, urgent: int) -> Object:
+    def hold_lands(self, request: Request, known: Known) -> Object:
         """Seats may be taken for somebody more urgent, as far as the controller knows, or given up, which is
         written before anybody is evicted. One write may say at once that a seat is held and what became of it
         since: those before it were lost."""
-        before = self.seats()
+        before, marked = self.seats(), self.marks()
         answer = request()
         after, held = self.seats(), self.seats(_is_held)
         for key in before.keys() & self.kept.keys():
-            if key not in after and urgent > self.kept[key].priority:
+            if key not in after and known.urgent > self.kept[key].priority:
                 del self.kept[key]
             elif held.get(key, before[key]) != before[key]:
                 self.kept[key].cards = held[key]  # another place is held for it now
-        recorded = [seat for hold in self.api.table(DEVICE_HOLDS).values() for seat in hold["spec"]["seats"]]
+        for key, cards in held.items():
+            if cards != before.get(key) and self.upheaval is None and not self.beyond:
+                self.check_free(key, held, known)
+        self.check_given_up(self.marks() - marked, known)
         living = {
             pod["metadata"]["uid"] for pod in self.pods() if not pod["metadata"].get("deletionTimestamp")
         }
-        self.given_up -= {seat["pod"] for seat in recorded if not seat.get("givenUp")} & living
-        self.given_up |= {seat["pod"] for seat in recorded if seat.get("givenUp")}
+        recorded = {seat["pod"] for _, seat in self.recorded()}
+        given_up = {pod for _, pod in self.marks()}
+        self.given_up -= (recorded - given_up) & living
+        self.given_up |= given_up
         return answer
+
+    def check_free(
+        self, key: tuple[str, str], held: dict[tuple[str, str], dict[tuple[str, str], int]], known: Known
+    ) -> None:
+        for card in held[key]:
+            kept = sum(cards.get(card, 0) for cards in held.values())
+            assert known.used.get(card, 0) + kept <= CARD, f"{card} is held for {key} and is not free"
+
+    def check_given_up(self, new: set[tuple[str, str]], known: Known) -> None:
+        for job in {job for job, _ in new}:
+            number = sum(one == job for one, _ in new)
+            assert number <= known.may_give_up.get(job, 0), f"{job} gives up {number} seats for nobody"
+
+    def known_to(self, sender: Controller) -> Known:
+        assert sender.reconciler is not None
+        cache = sender.reconciler.cache
+        urgent = self.most_urgent(sender)
+        may = {
+            job.name: self.may_give_up(job, list(cache.pods.values()), urgent) for job in self.jobs.values()
+        }
+        return Known(urgent, use_of(cache.claims.values()), may)
+
+    def may_give_up(self, job: Job, pods: list[Object], urgent: int) -> float:
+        """How many seats: all, where fewer than the least run, or somebody more urgent waits; those beyond
+        the least where the job agrees to that."""
+        own = [pod for pod in pods if is_of(job, pod) and pod["status"].get("phase") != "Failed"]
+        there = [pod for pod in own if pod["spec"].get("nodeName")]
+        if len(there) < job.least or (self.preemption and urgent > job.priority):
+            return math.inf
+        return len(there) - job.least if job.shrinks and job.elastic and urgent >= job.priority else 0
 
     def most_urgent(self, sender: Controller) -> int:
         """Of those who wait, as the sender knows them."""
@@ -355,16 +437,27 @@ class GangWorld(World):
             (pod["spec"].get("priority", 0) for pod in pods if not pod["spec"].get("nodeName")), default=0
         )
 
+    def recorded(self) -> list[tuple[str, Object]]:
+        """Seats with the names of their jobs."""
+        return [
+            (seat["name"].partition("/")[0], seat)
+            for hold in self.api.table(DEVICE_HOLDS).values()
+            for seat in hold["spec"]["seats"]
+        ]
+
+    def marks(self) -> set[tuple[str, str]]:
+        """Job and pod (by uid) of the seats that are given up."""
+        return {(job, seat["pod"]) for job, seat in self.recorded() if seat.get("givenUp")}
+
     def seats(
         self, which: Callable[[Object], bool] = lambda _seat: True
     ) -> dict[tuple[str, str], dict[tuple[str, str], int]]:
         """Those recorded: GiB by card, by job and index."""
         return {
-            (seat["name"].partition("/")[0], seat["name"].rpartition("/")[2]): use_of(
+            (job, seat["name"].rpartition("/")[2]): use_of(
                 [{"status": {"allocation": {"devices": {"results": seat["devices"]}}}}]
             )
-            for hold in self.api.table(DEVICE_HOLDS).values()
-            for seat in hold["spec"]["seats"]
+            for job, seat in self.recorded()
             if which(seat)
         }
 
@@ -448,6 +541,8 @@ class GangWorld(World):
         """The controller has seen that the least were there, with devices. What it has seen may be over by
         now."""
         self.started.add(job.name)
+        if job.ordered and first["metadata"]["annotations"]["index"] != "0":
+            self.check_order(job, first, sender)
         history = self.api.history[PODS.plural]
         if any(
             COMMITTED in (obj["metadata"].get("annotations") or {})
@@ -479,6 +574,24 @@ class GangWorld(World):
         }
         number = len(placed) + len(held - there)
         assert number >= job.least, f"{job.name} starts with {number} of {job.least}"
+        has_head = any(pod["metadata"]["annotations"]["index"] == "0" for pod in seen)
+        assert not (job.roles and has_head) or {"0"} < there, (
+            f"{job.name} starts without a role: {sorted(there)}"
+        )
+
+    def check_order(self, job: Job, worker: Object, sender: Controller) -> None:
+        """The head is Ready, or has ended well; or other workers went before, and it is lost."""
+        assert sender.reconciler is not None
+        own = [pod for pod in sender.reconciler.cache.pods.values() if is_of(job, pod)]
+        heads = [pod for pod in own if pod["metadata"]["annotations"]["index"] == "0"]
+        ready = [
+            pod for pod in heads if objects.pod_is_ready(pod) or pod["status"].get("phase") == "Succeeded"
+        ]
+        others = [
+            pod for pod in own if pod not in heads and pod["metadata"]["uid"] != worker["metadata"]["uid"]
+        ]
+        went = ready or any(is_let_go(pod) or pod["spec"].get("nodeName") for pod in others)
+        assert went, f"{worker['metadata']['name']} starts before the head of {job.name}"
 
     def names_of(self, pod: Object) -> set[str] | None:
         """The names of the pod's claims, None while one has none."""

@@ -120,6 +120,17 @@ def whoever_runs(self: Member) -> bool:
     return self.is_committed
 
 
+def starts_all_at_once(gang: Gang, placed: Any) -> Any:
+    """Roles do not wait for each other."""
+    del gang
+    return placed
+
+
+def all_but_one(gang: Gang) -> Any:
+    """A gang that makes room keeps one member."""
+    return gang.committed[1:]
+
+
 Patch = tuple[object, str, Any]
 
 FROM = {
@@ -148,6 +159,8 @@ BROKEN: dict[str, list[Patch]] = {
         (phase, "status_of", counts_who_is_to_come),
         (DeviceHolds, "reserve", reserves_nothing),
     ],
+    "starts all roles at once": [(phase, "_startable", starts_all_at_once)],
+    "makes room with all but one": [(eviction, "beyond_least", all_but_one)],
     "tells at the start alone": [(LiveFiles, "sync", tells_at_the_start_alone)],
     "whoever runs starts the gang": [(Member, "commits", property(whoever_runs))],
     "leaves gates behind": [(phase, "status_of", never_lifts_again)],
