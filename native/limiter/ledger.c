@@ -5,7 +5,7 @@
  *
  *     1. refuse if the held bytes of all leave no room;
  *     2. pending += n;
- *     3. add up pending and held of all slots; if that is within the limit: held += n, pending -= n, done;
+ *     3. add up pending and held of all slots; if that is within the limit, read again: held += n, pending -= n, done;
  *     4. otherwise pending -= n; if only other processes' announcements are in the way, once more after a short pause.
  *
  * Why the limit holds: every grant is preceded by an announcement and then by a look at all others, in one total order
@@ -13,6 +13,10 @@
  * before `held`, a grant raises `held` before it lowers `pending`: bytes on their way may be seen twice, never missed.
  * Why nobody waits: the tries are bounded, and a killed process leaves only words in its own slot, which vanish with the slot.
  * Two announcers that are in each other's way both step back; the pause is longer the higher the slot, so one gets through.
+ *
+ * A limit may be lowered at any time. Who announced before that is seen by the node, which reads the ledger after it wrote; who
+ * announces later reads the new limit. So once no process of the claim has anything pending, and what is held is within the new
+ * limit, it stays so, whoever was stopped where: what is beyond it may be another claim's.
  *
  * A process that is stopped between 2 and 4 keeps what it announced until it goes on: others have less room, and go on too.
  *
@@ -129,7 +133,11 @@ static bool try_reserve(const struct share *share, uint64_t bytes)
             return check_then_add(mine, sum, bytes, limit);
         if (!fits(sum.held + beyond, bytes, limit))
             return false;
+        for (unsigned turn = 0; DEFECT(limit_read_before) && turn < 50; turn++)
+            sched_yield();
         atomic_fetch_add(&mine->pending, bytes);
+        if (!DEFECT(limit_read_before))
+            limit = atomic_load(&policy->limit);
         sum = add_up(region->usage, share->index);
         if (fits(sum.held + sum.pending + beyond, 0, limit)) {
             atomic_fetch_add(&mine->held, bytes);
@@ -142,8 +150,17 @@ static bool try_reserve(const struct share *share, uint64_t bytes)
     return false;
 }
 
+void ledger_acknowledge(const struct share *share)
+{
+    struct slot *slot = &share->region->usage->slots[share->region->slot];
+    uint64_t sequence = atomic_load_explicit(&share->region->policy->sequence, memory_order_acquire);
+    if (atomic_load_explicit(&slot->acknowledged, memory_order_relaxed) != sequence && !DEFECT(changes_unacknowledged))
+        atomic_store(&slot->acknowledged, sequence);
+}
+
 static bool share_reserve(const struct share *share, uint64_t bytes)
 {
+    ledger_acknowledge(share);
     do {
         if (try_reserve(share, bytes))
             return true;
@@ -153,6 +170,7 @@ static bool share_reserve(const struct share *share, uint64_t bytes)
 
 static void share_release(const struct share *share, uint64_t bytes)
 {
+    ledger_acknowledge(share);
     atomic_fetch_sub(&share->region->usage->accounts[share->index][share->region->slot].held, bytes);
 }
 

@@ -29,6 +29,9 @@ void ledger_charge(const struct allowance *allowance, uint64_t bytes, enum kind 
 
 void ledger_release(const struct allowance *allowance, uint64_t bytes, enum kind kind);
 
+/* The policy as it is now is what this process acts by from here on: told, for the node to see. */
+void ledger_acknowledge(const struct share *share);
+
 /* Limit and use of the whole claim (or claims); UNLIMITED where any share is. */
 uint64_t ledger_limit(const struct allowance *allowance);
 uint64_t ledger_used(const struct allowance *allowance);

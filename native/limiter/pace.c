@@ -29,6 +29,7 @@
 
 #include "defect.h"
 #include "driver.h"
+#include "ledger.h"
 
 #define MS UINT64_C(1000000)
 #define CREDIT (10 * MS)     /* of device time */
@@ -243,14 +244,6 @@ static void measure_again(struct card *card, uint64_t now)
     atomic_store_explicit(&card->measure_next, true, memory_order_relaxed);
 }
 
-static void acknowledge(const struct share *share)
-{
-    struct slot *slot = &share->region->usage->slots[share->region->slot];
-    uint64_t sequence = atomic_load_explicit(&share->region->policy->sequence, memory_order_acquire);
-    if (atomic_load_explicit(&slot->acknowledged, memory_order_relaxed) != sequence)
-        atomic_store(&slot->acknowledged, sequence);
-}
-
 /* Which of the card's claims can pay first, if there are several. */
 static const struct share *payer(const struct card *card, uint64_t now)
 {
@@ -260,7 +253,7 @@ static const struct share *payer(const struct card *card, uint64_t now)
         const struct share *share = &card->allowance.shares[index];
         uint32_t rate = rate_of(share, now);
         uint64_t until = rate ? paid_until(atomic_load(&pace_of(share)->paid_until), rate, now) : 0;
-        acknowledge(share);
+        ledger_acknowledge(share);
         correct(share, rate, now);
         if (until < earliest) {
             earliest = until;
@@ -282,7 +275,7 @@ static void wait_until(const struct share *share, uint64_t until, uint32_t rate,
             sleep_until(until - now < NAP ? until : now + NAP);
         now = clock_now();
         uint32_t changed = rate_of(share, now);
-        acknowledge(share);
+        ledger_acknowledge(share);
         if (changed && changed != rate && now < until && !DEFECT(debt_at_old_rate))
             until = now + (until - now) * rate / changed;
         rate = changed;

@@ -85,7 +85,7 @@ struct policy {
     uint32_t bytes; /* of the file */
     _Atomic uint32_t flags;
     _Atomic uint32_t device_count;
-    _Atomic uint64_t sequence; /* counts changes */
+    _Atomic uint64_t sequence; /* counts changes of limits: after the change */
     char claim[40];
     _Atomic uint64_t outside; /* processes that the node saw compute on the claim's cards without a slot: told, not enforced */
     uint8_t reserved[48];

@@ -266,19 +266,3 @@ TEST(a_launch_is_charged_to_the_card_it_is_on)
     CHECK_EQUAL(usage->paces[0].charged, 0);
     CHECK(usage->paces[1].charged > 0);
 }
-
-/* The node can tell that a change has arrived. */
-TEST(a_change_is_acknowledged_by_who_launches)
-{
-    void *module, *function;
-    begin(.cards = 1);
-    policy->devices[0].rate = 5000;
-    policy->sequence = 7;
-    OK(cuModuleLoadData(&module, ""));
-    OK(cuModuleGetFunction(&function, module, "spin 1000000"));
-    for (int at = 0; at < 3; at++) {
-        OK(cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, NULL, NULL, NULL));
-        OK(cuCtxSynchronize());
-    }
-    CHECK_EQUAL(usage->slots[0].acknowledged, 7);
-}
