@@ -44,6 +44,8 @@ log = get_logger(__name__)
 OLDER_LISTS: Final = 8
 """So many lists in a row that are older than what was seen, over half a minute, are the truth: the server's
 data was restored from a backup."""
+SELDOM: Final = 60.0
+"""Seconds between two questions whether a kind is served by now."""
 _GONE: Final = 410
 _TIMED_OUT: Final = 504
 
@@ -130,6 +132,20 @@ class WatchCache:
 
     def start(self, stop: threading.Event) -> threading.Thread:
         return spawn(partial(self.run, stop), name=f"watch-{self.kind.plural}", until=stop)
+
+    def start_when_served(self, stop: threading.Event) -> threading.Thread:
+        """As `start`, of a kind whose definition may be installed later, or never: asked for seldom."""
+
+        def run() -> None:
+            ask = partial(self._client.list, self.kind, **self._selectors)
+            report = partial(log.info, "kind_not_served", kind=str(self.kind))
+            if (
+                retried(ask, stop=stop, report=lambda _: report(), errors=ApiError, longest=SELDOM)
+                is not None
+            ):
+                self.run(stop)
+
+        return spawn(run, name=f"watch-{self.kind.plural}", until=stop)
 
     def wait_synced(self, timeout: float | None = None) -> bool:
         """True once the first list is in, and the listener has been told of all of it."""

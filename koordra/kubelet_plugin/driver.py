@@ -31,10 +31,11 @@ from typing import Final
 
 from koordra.api import kinds
 from koordra.api.objects import Object
+from koordra.api.opaque.share_limits import RESIZED_ON, label_of
 from koordra.errors import KoordraError, NodeError
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache, negotiate
-from koordra.kubelet_plugin.claims.claim_record import gpu_claims, moved_nics
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, gpu_claims, moved_nics
 from koordra.kubelet_plugin.discovery.reading import with_moved
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
 from koordra.kubelet_plugin.dra import dra_service
@@ -147,7 +148,15 @@ class Driver:
             sampler=sampler,
             metrics=metrics,
             changed=self._on_limits_change,
+            records=self._records,
+            holds=lambda: self._resized.objects() if self._resized.wait_synced(0) else None,
             disk=disk,
+        )
+        self._resized = WatchCache(
+            client,
+            kinds.DEVICE_HOLDS,
+            label_selector=f"{RESIZED_ON}={label_of(settings.node)}",
+            on_change=lambda _event, _hold: limiter.resizer.wake(),
         )
         known = backends(limiter.backend)
         usable = [name for name in known if name != limiter.backend.name or limiter.backend.installed]
@@ -171,6 +180,7 @@ class Driver:
             hook_program=settings.hook_program.path,
             imex=imex if settings.offering.imex else NO_IMEX,
             waits=IMEX_WAITS if settings.offering.imex else (),
+            enlarged=limiter.enlarged,
         )
         self._feed = HealthFeed()
         self._sockets = sockets = PluginSockets.below(settings.kubelet_root, pod_uid=settings.pod_uid)
@@ -216,6 +226,7 @@ class Driver:
             attached=self._networks.ready,
             inventory=self._inventory.current,
             limited=limiter.comparison.verdict,
+            resized=limiter.resizer.state,
         )
         self._release = DriverRelease(
             paths.state,
@@ -246,6 +257,7 @@ class Driver:
             "write-claim-status": self._status,
             "sample-node": limiter.sampler,
             "compare-limiters": limiter.comparison,
+            "resize-shares": limiter.resizer,
             "report-overuse": self._overuse,
             "follow-driver": self._follower,
             "release-driver": self._release,
@@ -301,6 +313,7 @@ class Driver:
             self._publisher.follow(stop)
             node, changes = f"metadata.name={self._settings.node}", NodeChanges(self._on_node_change)
             WatchCache(self._client, kinds.NODES, field_selector=node, on_change=changes).start(stop)
+            self._resized.start_when_served(stop)
             log.info("plugin_ready", node=self._settings.node, socket=str(self._dra.path))
             self._supervise(stop)
         finally:
@@ -352,6 +365,7 @@ class Driver:
     def _on_call(self, call: str, done: bool) -> None:
         if done:
             self._status.wake()
+            self._limiter.resizer.wake()
             self._count_claims()
         if not done or (call == "unprepare" and self._audit.held):
             # A refusal may mean that a device is held, an Unprepare that it no longer is.
@@ -365,6 +379,9 @@ class Driver:
     def _on_limits_change(self) -> None:
         self._status.wake()
         self._overuse.wake()
+
+    def _records(self) -> Sequence[ClaimRecord]:
+        return self._state.records()
 
     def _on_held_change(self) -> None:
         self._count_claims()

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.attacks.row import Attack, answer, event
+from tests.attacks.row import Attack, answer, condition, event
 
 ONE_RULE: Final = "the node's policy stands above any claim's word (docs/isolation.md); the claim waits for a node that allows it"
 PREPARE: Final = "tests/unit/kubelet_plugin/test_isolation.py"
+RESIZES: Final = "tests/unit/reservations/test_resizes.py"
 NETWORK: Final = "tests/unit/kubelet_plugin/network/test_network_decision.py"
 
 POLICY: Final = (
@@ -68,6 +69,45 @@ POLICY: Final = (
         "denied",
         "what the allocation consumes of the card is compared, as a number",
         seen=(event("BackendUnavailable"),),
+    ),
+    Attack(
+        "resize-beyond-the-class",
+        "the annotation `koordra.io/resize` asks for more, or for less, than the class allows, for a policy or priority that it does not "
+        "name, or where it allows nothing; or it is no JSON, 8,000 brackets, or of a megabyte",
+        "refused",
+        "bounds are the class's, as they were when the claim was allocated. The webhook refuses; without it the controller leaves the "
+        "share as it is, and says so (`ResizePending`, Infeasible)",
+        seen=(event("ResizeRefused"),),
+        tests=(f"{RESIZES}::test_what_the_class_does_not_allow_changes_nothing",),
+    ),
+    Attack(
+        "bounds-of-its-own",
+        "a claim writes `GpuConfig.resize` itself, where kube-scheduler allocates and the webhook is away",
+        "denied",
+        "bounds count where the allocation's `source` says FromClass",
+        tests=(f"{RESIZES}::test_bounds_that_a_claim_writes_into_its_own_configuration_are_none",),
+    ),
+    Attack(
+        "grow-into-a-neighbour",
+        "a claim that runs asks for what others have or wait for, or for what another claim is about to get",
+        "denied",
+        "what it gets is held first, in a write that counts like an allocation; pods that wait come before, and the node gives no "
+        "more than allocation and hold together, whatever else it is told",
+        tests=(
+            f"{RESIZES}::test_two_claims_cannot_both_grow_by_what_is_left",
+            f"{RESIZES}::test_pods_that_wait_come_before_growth",
+            "tests/unit/limiter/test_resize.py::test_limits_are_never_above_what_is_held",
+            "tests/property/test_resizes.py::test_no_limit_is_above_what_is_held_whatever_happens",
+        ),
+    ),
+    Attack(
+        "says-that-it-shrank",
+        "a process writes into its region that it acts by a lower limit, and takes more past the limiter",
+        "detected",
+        "an acknowledgement is the claim's own word, as all of `usage`; what its processes really have is the driver's, and "
+        "within 10 s `Limited: False` (OverLimit) says so, as of any share: see `past-the-limiter`",
+        seen=(condition("Limited: False"),),
+        tests=("tests/unit/limiter/test_resize.py::test_who_only_says_that_it_shrank_is_told_of",),
     ),
     Attack(
         "drawing-past-the-limit",

@@ -33,6 +33,7 @@ from koordra.api.opaque.imex import (
 )
 from koordra.api.opaque.isolation import AskedIsolation, asked_isolation
 from koordra.api.opaque.parameters import GpuConfig, Parameters, RdmaConfig, decode
+from koordra.api.opaque.resize import Bounds
 
 T = TypeVar("T", GpuConfig, RdmaConfig, ImexConfig)
 
@@ -74,6 +75,12 @@ class Configuration:
 
     def gpu(self, request: str) -> GpuConfig:
         return self._said(GpuConfig(), request)
+
+    def resize(self, request: str) -> Bounds | None:
+        """Within which a share may be changed: what classes say, whoever wrote the rest."""
+        said = [entry.parameters for entry in self.covering(request) if entry.of_class]
+        bounds = [one.resize for one in said if isinstance(one, GpuConfig) and one.resize is not None]
+        return bounds[-1] if bounds else None
 
     def imex_channels(self, request: str) -> ImexChannels:
         return self._said(ImexConfig(), request).channels or ImexChannels.ONE

@@ -8,7 +8,7 @@ They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceCl
     PlacementPolicy   node, device                  where to put them when several places fit
     GpuConfig         isolation, coresPolicy, priority, memoryPercent, tflops, tflopsPrecision, exclusive,
                       partition, numaAffinity, driverCapabilities (driver_capabilities.py);
-                      allowedIsolation, defaultIsolation   (isolation.py)
+                      allowedIsolation, defaultIsolation   (isolation.py); resize   (resize.py)
     RdmaConfig        mode, memlock, network        how a NIC is handed to the container and to its pod's
                                                     network (rdma_network.py)
                       fabric                        of the network that it is on (rdma_fabric.py)
@@ -42,6 +42,7 @@ from koordra.api.opaque.imex import ImexChannels, ImexConfig
 from koordra.api.opaque.precision import Precision
 from koordra.api.opaque.rdma_fabric import RdmaFabric, decode_fabric
 from koordra.api.opaque.rdma_network import RdmaNetwork, decode_network
+from koordra.api.opaque.resize import Bounds, decode_bounds
 from koordra.api.reader import Reader, snake_case
 from koordra.errors import InvalidParameters
 from koordra.spelling import meant
@@ -157,6 +158,7 @@ class GpuConfig:
     driver_capabilities: DriverCapabilities | None = None
     allowed_isolation: tuple[str, ...] | None = None
     default_isolation: str | None = None
+    resize: Bounds | None = None
 
     @property
     def compute(self) -> tuple[int, str] | None:
@@ -210,13 +212,14 @@ FieldType = (
     | type[bool]
     | type[RdmaNetwork]
     | type[RdmaFabric]
+    | type[Bounds]
     | range
     | Callable[[], tuple[str, ...]]
     | list[Any]
 )
-"""One of an enum's words, true or false, the `network` or `fabric` object, a whole number of a range, the
-name of an isolation backend (`isolations`), or a list of such. A field's attribute is its name in snake
-case."""
+"""One of an enum's words, true or false, the `network`, `fabric` or `resize` object, a whole number of a
+range, the name of an isolation backend (`isolations`), or a list of such. A field's attribute is its name in
+snake case."""
 
 KINDS: Final[Mapping[str, tuple[Callable[..., Parameters], Mapping[str, FieldType]]]] = {
     "JointAllocation": (
@@ -239,6 +242,7 @@ KINDS: Final[Mapping[str, tuple[Callable[..., Parameters], Mapping[str, FieldTyp
             "driverCapabilities": DriverCapability,
             "allowedIsolation": [isolations],
             "defaultIsolation": isolations,
+            "resize": Bounds,
         },
     ),
     "RdmaConfig": (
@@ -308,6 +312,8 @@ def _value(kind: FieldType, value: object, read: Reader, name: str, *, in_claim:
         return decode_network(read.inner(name), in_claim=in_claim)
     if kind is RdmaFabric:
         return decode_fabric(read.inner(name))
+    if kind is Bounds:
+        return decode_bounds(read.inner(name))
     if isinstance(kind, list):
         if not isinstance(value, list) or not value:
             raise read.wrong(f"{value!r} is no list of words", "write [limiter]", at=name)

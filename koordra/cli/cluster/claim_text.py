@@ -107,6 +107,10 @@ def _allocated(entry: Fields, *, wide: bool) -> Iterator[str]:
     if entry["placement"]:
         yield from _why(entry, entry["placement"], wide=wide)
     yield from _isolation(entry["isolation"])
+    if found := entry.get("resized"):
+        yield from wrapped(f"changed while it runs: {'; '.join([*found['limits'], *found['held']])}", 2)
+        if found["refused"]:
+            yield from wrapped(f"its last wish is not granted: {found['refused']}", 4)
 
 
 def _why(entry: Fields, placement: Fields, *, wide: bool) -> Iterator[str]:

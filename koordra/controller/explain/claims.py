@@ -20,7 +20,7 @@ from koordra.controller.cache.groups import Group
 from koordra.controller.cache.immediate_claims import NONE
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.claims import Owner
-from koordra.controller.explain.isolation import isolation_of
+from koordra.controller.explain.isolation import isolation_of, resized_of
 from koordra.controller.explain.view import ClusterView
 from koordra.errors import InvalidManifest, KoordraError
 from koordra.placement.request.claim_groups import ClaimGroup
@@ -138,6 +138,7 @@ def _allocated(view: ClusterView, claim: Object) -> Object:
         **_outcome(status, node, nearness_of(claim, devices)),
         "devices": [dict(result) for result in claims_of.results(claim)],
         "isolation": isolation_of(claim, devices),
+        **({"resized": found} if (found := resized_of(claim, view.cache.holds.values())) else {}),
         "placement": None if node is None else _placement(view, claim, node),
     }
 

@@ -21,6 +21,7 @@ from koordra.api.objects import Fields, Object
 from koordra.api.opaque.configuration import Configuration, configuration
 from koordra.api.opaque.isolation import IsolationPolicy, is_share, published_policy
 from koordra.api.opaque.parameters import NO_ISOLATION
+from koordra.api.opaque.share_limits import owner_of, resized_claim
 from koordra.errors import InvalidInput
 from koordra.inert import inert
 
@@ -49,6 +50,30 @@ def isolation_of(claim: Fields, devices: Mapping[DeviceID, PublishedDevice]) -> 
         for result in allocation.results
         if result.device.driver == names.DRIVER
     ]
+
+
+def resized_of(claim: Fields, holds: Iterable[Fields]) -> Object | None:
+    """What the shares of a running claim are held to now, where that was changed: beside what was allocated,
+    what is held beyond it, and why a wish is not granted."""
+    allocation, owner = Allocation.of_claim(claim), owner_of(objects.key(claim))
+    mine = (hold for hold in holds if objects.spec_of(hold).get("owner") == owner)
+    found = next(filter(None, map(resized_claim, mine)), None)
+    if allocation is None or found is None:
+        return None
+    return {
+        "revision": found.revision,
+        "limits": [
+            f"{one.device.device}: {limits.words(one.consumed)}"
+            for one in allocation.results
+            if (limits := found.limits.get((one.device.device, one.share_id))) is not None
+        ],
+        "held": [
+            f"{device}: {name} {amount_text(name, amount)} beyond the allocation"
+            for (device, _), amounts in sorted(found.held.items(), key=lambda item: str(item[0]))
+            for name, amount in sorted(amounts.items())
+        ],
+        "refused": inert(found.refused),
+    }
 
 
 def _entry(

@@ -38,6 +38,7 @@ from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_P
 from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.allocation.reservations import Reservations
 from koordra.controller.allocation.reserved.reservations import NO_QUOTAS, DeviceReservations, Quotas
+from koordra.controller.allocation.reserved.resizes import Resizes
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.groups import Group, StartedPods
 from koordra.controller.gangs.controller import GangController
@@ -98,6 +99,7 @@ class AllocationStep:
         self.reserved = DeviceReservations(
             context, self.placer, writes, excluded=self.excluded, quotas=quotas
         )
+        self.resizes = Resizes(context, self.placer, writes, quotas=quotas)
         self.gangs = GangController(
             context,
             self.placer,
@@ -163,6 +165,7 @@ class AllocationStep:
             finally:
                 self._turns.charge(turn, effort.steps)
         self.gangs.end()
+        self.resizes.step(cache.capacity_epoch.epoch)
         self.reserved.tell()
         context.wake(self.queue.next_pause)
         if (pause := self._turns.next_pass) is not None:

@@ -12,6 +12,8 @@ NodeEviction           a pod had to go because its node asked for it, and why
 NodeEvictionWaits      why such a pod does not go yet
 ClaimMissing           a pod that is held names claims that are not there
 QuotaExceeded          a legacy pod beyond a quota, or a quota that is full
+Resized                the limits of a running claim's shares are others, and all its processes act by them
+ResizeRefused          why the wish of a claim's annotation is not granted
 InternalError          a defect of the allocator's: please report it
 DriverRelease          of a Node: how far its GPU driver is free
 any of CONFLICTS          somebody does what only koordra may do
@@ -44,6 +46,8 @@ NODE_EVICTION: Final = "NodeEviction"
 NODE_EVICTION_WAITS: Final = "NodeEvictionWaits"
 CLAIM_MISSING: Final = "ClaimMissing"
 QUOTA_EXCEEDED: Final = "QuotaExceeded"
+RESIZED: Final = "Resized"
+RESIZE_REFUSED: Final = "ResizeRefused"
 INTERNAL_ERROR: Final = "InternalError"
 GANG_GATHERING: Final = "GangGathering"
 GANG_REFUSED: Final = "GangRefused"
@@ -75,6 +79,8 @@ TOLD: Final = (
         NODE_EVICTION_WAITS,
         CLAIM_MISSING,
         QUOTA_EXCEEDED,
+        RESIZED,
+        RESIZE_REFUSED,
     ),
     *(INTERNAL_ERROR, GANG_GATHERING, GANG_REFUSED, *CONFLICTS, *(cause.value for cause in Cause)),
 )
@@ -147,6 +153,16 @@ def write_refused(claim: Object, pods: Iterable[Object], *, message: str) -> Cla
 def gate_refused(pod: Object, *, message: str) -> ClaimEvent:
     text = f"pod {objects.key(pod)} has its devices, and the API server refused to lift its gate: {message}"
     return ClaimEvent(GATE_REFUSED, cut(text), (pod,))
+
+
+def resized(claim: Object, *, limits: str) -> ClaimEvent:
+    message = f"the limits of the claim's shares are changed, and all its processes act by them: {limits}"
+    return ClaimEvent(RESIZED, cut(message), (claim,), warning=False)
+
+
+def resize_refused(claim: Object, *, why: str) -> ClaimEvent:
+    message = f"the claim's shares stay as they are: {why}"
+    return ClaimEvent(RESIZE_REFUSED, cut(message), (claim,))
 
 
 def preempted(victim: Object, by: Object, *, node: str) -> ClaimEvent:

@@ -22,15 +22,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final, cast
 
 from koordra.allocator.request.claim_validation import memory_in_doubt
-from koordra.api import names
+from koordra.api import names, objects
 from koordra.api.objects import Fields, Object
 from koordra.api.opaque import configuration, parameters
 from koordra.api.opaque.configuration import Configuration
 from koordra.api.opaque.isolation import IsolationPolicy, attribute
 from koordra.api.opaque.parameters import NO_ISOLATION, Parameters
+from koordra.api.opaque.resize import ANNOTATION, refusal, unknown, wish_for, wishes
+from koordra.api.opaque.share_limits import AMOUNTS
 from koordra.api.reader import Reader
 from koordra.cel.selectors import admission_error
 from koordra.errors import InvalidInput, InvalidParameters
@@ -184,6 +187,28 @@ class AskedDevices:
                 problem = f"request {name}: {why.problem}"
                 found.append(place.wrong(problem, why.remedy or others, at=why.field))
         return found, overruled
+
+    def resize_problems(self, obj: Fields, classes: Mapping[str, Object]) -> list[InvalidInput]:
+        """What the annotation of a claim, or of those that are made of a template, cannot be granted by its
+        classes as they are now. The controller decides by those that the claim was allocated with."""
+        claim = objects.fields(objects.spec_of(obj)) if obj.get("kind") == "ResourceClaimTemplate" else obj
+        try:
+            asked = wishes({**claim, "kind": obj.get("kind")})
+        except InvalidInput as error:
+            return [error]
+        if not asked:
+            return []
+        configured = list(self._configured(classes))
+        why = unknown(asked, sorted({name.partition("/")[0] for name, _, _ in configured}))
+        for name, read, config in () if why else configured:
+            amounts = read.inner("capacity").amounts("requests")
+            has = {amount: amounts.get(amount, Decimal(1)) for amount in AMOUNTS}  # else known when allocated
+            why = why or refusal(wish_for(asked, name), config.resize(name), has=has)
+        place = Reader({}, object=objects.describe(obj), error=InvalidParameters)
+        at = f"metadata.annotations[{ANNOTATION}]"
+        return (
+            [place.wrong(why, "ask for what the class allows, or name another class", at=at)] if why else []
+        )
 
     def selecting(self, classes: Mapping[str, Object]) -> Reader:
         """A copy, where requests of GPUs whose isolation class or claim decide have a selector on what nodes

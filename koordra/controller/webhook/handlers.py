@@ -65,7 +65,10 @@ def validate(asked: AdmissionRequest, lookups: KnownObjects, in_native: bool) ->
     found, warnings = devices.problems(), devices.warnings()
     if asked.kind in _CLAIMS:
         refused, overruled = devices.isolation_answers(classes)
-        found, warnings = [*found, *refused], [*warnings, *overruled]
+        found, warnings = (
+            [*found, *refused, *devices.resize_problems(asked.object, classes)],
+            [*warnings, *overruled],
+        )
         if not found and objects.is_native(asked.object, in_native):
             found += native.translate(asked.object, classes).problems
     return AdmissionResponse(tuple(found), warnings=tuple(warnings))

@@ -69,7 +69,8 @@ class DeviceState:
     """The node's prepared claims. Safe to call from several threads and processes. `networks` is set where
     koordra manages those of pods (`--pod-network`), which `policy` tells the decision; `hook_program` is
     where the node has the CDI hook (cdi/hook_program.py); `imex` where it may be in an IMEX domain, for
-    which one call of Prepare waits as long as the `waits` are together, in seconds."""
+    which one call of Prepare waits as long as the `waits` are together, in seconds; `enlarged` is a prepared
+    claim with what it was given beyond its allocation."""
 
     def __init__(
         self,
@@ -88,6 +89,7 @@ class DeviceState:
         hook_program: Callable[[], str | None] = lambda: None,
         imex: NoImex = NO_IMEX,
         waits: Sequence[float] = (),
+        enlarged: Callable[[ClaimRecord], ClaimRecord] = lambda record: record,
     ) -> None:
         self.node = node
         self._paths = paths
@@ -96,6 +98,7 @@ class DeviceState:
         self._hook_program = hook_program
         self._imex, self._waits = imex, waits
         self._claims = claims
+        self._enlarged = enlarged
         self._inventory = inventory
         self._backends = backends
         self._lock = lock or StateLock(paths.lock)
@@ -144,7 +147,7 @@ class DeviceState:
                 inventory=inventory,
                 backends=self._backends,
                 files=self._paths,
-                holders=checkpoint.of_boot(inventory.boot_id),
+                holders=[self._enlarged(one) for one in checkpoint.of_boot(inventory.boot_id)],
                 consumers=consumers,
                 networks=self._policy,
                 hook_program=self._hook_program(),

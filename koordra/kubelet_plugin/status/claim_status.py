@@ -13,6 +13,8 @@ GPU's memory limit.
 
     Limited       (GPU with isolation `limiter`) whether the memory limit holds; Unknown until a process uses
                   CUDA; reasons: isolation/limiter/report.py. The message says whether cores are limited, too
+    Resized       (once its limits were changed) whether all processes act by revision `observedGeneration` of
+                  them (isolation/limiter/resize.py); `ResizePending` True while a wish is refused, and why
 
 Only these devices have entries: another GPU's status says nothing beyond its allocation. Entries of other
 drivers, and others' conditions on ours, stay as they are: `nri/verify/api_reporter.py` writes conditions to
@@ -34,12 +36,14 @@ from typing import Final
 from koordra.api import kinds, names, objects
 from koordra.api.device_status import device_key, merged_entry
 from koordra.api.objects import Object
+from koordra.api.opaque.share_limits import RESIZE_PENDING, RESIZED
 from koordra.errors import ApiError, Conflict, Invalid, NotFound
 from koordra.inert import inert
 from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterVerdict
+from koordra.kubelet_plugin.isolation.limiter.resize import ResizeState
 from koordra.kubelet_plugin.network.network_decision import NO_NETWORK, NO_NETWORK_MESSAGE
 from koordra.kubelet_plugin.prepare.lost_devices import LostDevice, lost_devices
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
@@ -59,7 +63,7 @@ PAUSE: Final = 1.0
 """Least seconds between two writes: bounds the load that a program can cause by changing its limiter's
 condition."""
 
-_OURS: Final = frozenset({READY, GID_READY, LIMITED, PRESENT})
+_OURS: Final = frozenset({READY, GID_READY, LIMITED, PRESENT, RESIZED, RESIZE_PENDING})
 
 
 def device_statuses(
@@ -68,24 +72,36 @@ def device_statuses(
     inventory: NodeInventory,
     attached: Mapping[str, AttachedDevice],
     limited: LimiterVerdict | None = None,
+    resized: Callable[[str, int], ResizeState | None] = lambda _uid, _index: None,
 ) -> list[Object]:
     """The entries for one claim, without times. `attached`: the devices in the pod, by name; `limited`: the
-    verdict on the claim's limiter."""
+    verdict on the claim's limiter; `resized`: what became of the limits of a claim's device, by its place."""
     entries = []
-    for device in record.devices:
+    for index, device in enumerate(record.devices):
         if device.type in names.NIC_TYPES:
             entries.append(
                 _nic_entry(record, device, inventory=inventory, attached=attached.get(device.device))
             )
         elif device.isolation == LimiterIsolation.name and limited is not None:
             message, cores = limited.message, dict(device.consumed).get(names.CAPACITY_CORES, "0")
-            if cores != "0" and limited.paces(device.uuid):
-                message += f"; cores: launches are held to {cores}% of the GPU's time"
+            if cores != "0" and (part := limited.percent(device.uuid)):
+                message += f"; cores: launches are held to {part}% of the GPU's time"
             elif cores != "0":
                 message += f"; cores: accounting only ({cores}% reserved, not enforced)"
-            condition = _condition(LIMITED, limited.enforced, limited.reason, message)
-            entries.append({**_entry(record, device), "conditions": [condition]})
+            conditions = [_condition(LIMITED, limited.enforced, limited.reason, message)]
+            if (state := resized(record.ref.uid, index)) is not None:
+                conditions += _resize_conditions(state)
+            entries.append({**_entry(record, device), "conditions": conditions})
     return entries
+
+
+def _resize_conditions(state: ResizeState) -> list[Object]:
+    done = _condition(RESIZED, state.done, state.reason, state.message)
+    found = [{**done, "observedGeneration": state.revision}]
+    if state.refused:
+        reason, _, why = state.refused.partition(": ")
+        found.append(_condition(RESIZE_PENDING, True, reason, why))
+    return found
 
 
 def with_lost(record: ClaimRecord, entries: Sequence[Object], lost: Iterable[LostDevice]) -> list[Object]:
@@ -181,6 +197,7 @@ class ClaimStatusWriter(Wakeable):
         attached: Callable[[], Iterable[AttachedNetwork]],
         inventory: Callable[[], NodeInventory],
         limited: Callable[[str], LimiterVerdict | None] = lambda _uid: None,
+        resized: Callable[[str, int], ResizeState | None] = lambda _uid, _index: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         super().__init__()
@@ -188,7 +205,7 @@ class ClaimStatusWriter(Wakeable):
         self._records = records
         self._attached = attached
         self._inventory = inventory
-        self._limited = limited
+        self._limited, self._resized = limited, resized
         self._clock = clock
         self._written: dict[str, list[Object] | None] = {}
         """By uid, what the API has; None where that is not known."""
@@ -215,7 +232,11 @@ class ClaimStatusWriter(Wakeable):
             if record.boot_id == inventory.boot_id:
                 attached = in_pods.get(uid, {})
                 entries = device_statuses(
-                    record, inventory=inventory, attached=attached, limited=self._limited(uid)
+                    record,
+                    inventory=inventory,
+                    attached=attached,
+                    limited=self._limited(uid),
+                    resized=self._resized,
                 )
             wanted = with_lost(record, entries, lost)
             there = self._written.get(uid, self._unwritten)

@@ -8,7 +8,8 @@
     spec.seats[]      `name` (role and index, empty where there is none), `node`, `devices` (results as an
                       allocation has them), `pod` and `claims` that have or had them, `until`, `givenUp`,
                       `heldBefore`, `chargedAs`; of a reservation `whole`: all that is kept, of which
-                      `devices` are what its claims have not taken
+                      `devices` are what its claims have not taken; of a claim whose shares were resized
+                      `limits`, `revision`, `refused` (koordra.api.opaque.share_limits)
 
 A seat without `until` is in use: its claims take what it takes. One with `until` is held, and counts like an
 allocated claim for everything that reads the index: placements, explanations, figures, plans. Who a hold is
@@ -25,6 +26,7 @@ from koordra.api import objects
 from koordra.api.allocation import Allocation
 from koordra.api.devices import DeviceID
 from koordra.api.objects import Fields, Object
+from koordra.api.opaque.share_limits import ALWAYS
 from koordra.errors import InvalidManifest
 from koordra.placement.holders.allocations import AllocatedClaim
 from koordra.placement.holders.reservation import mappings as _mappings
@@ -48,6 +50,9 @@ class Seat:
     before: str = ""
     charged: Fields = field(default_factory=dict)
     whole: tuple[Fields, ...] = ()
+    limits: tuple[Fields, ...] = ()
+    revision: int = 0
+    refused: str = ""
 
     @classmethod
     def read(cls, said: Fields) -> Seat:
@@ -62,6 +67,9 @@ class Seat:
             str(said.get("heldBefore") or ""),
             objects.fields(said.get("chargedAs")),
             tuple(_mappings(said.get("whole"))),
+            tuple(_mappings(said.get("limits"))),
+            _number(said.get("revision")),
+            str(said.get("refused") or ""),
         )
 
     @property
@@ -86,6 +94,9 @@ class Seat:
             **({"heldBefore": self.before} if self.before else {}),
             **({"chargedAs": dict(self.charged)} if self.charged else {}),
             **({"whole": list(self.whole)} if self.whole else {}),
+            **({"limits": list(self.limits)} if self.limits else {}),
+            **({"revision": self.revision} if self.revision else {}),
+            **({"refused": self.refused} if self.refused else {}),
         }
 
     def held(self, until: str) -> Seat:
@@ -131,6 +142,8 @@ class DeviceHold:
 
 def held_key(owner: str, seat: Seat) -> str:
     """The held seat's key among those that hold devices: the words that others are told."""
+    if seat.until == ALWAYS:
+        return f"{HELD_FOR}{owner}, beyond its allocation"
     return f"{HELD_FOR}{owner} until {seat.until} (seat {seat.name or seat.pod})"
 
 

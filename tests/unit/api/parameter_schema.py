@@ -9,6 +9,7 @@ from koordra.api.opaque.driver_capabilities import WORDS, DriverCapability
 from koordra.api.opaque.parameters import _REQUIRED, API_VERSION, KINDS, FieldType, allowed
 from koordra.api.opaque.rdma_fabric import PKEY, RdmaFabric
 from koordra.api.opaque.rdma_network import _GUID, _INTERFACE, RdmaNetwork
+from koordra.api.opaque.resize import POLICIES, Bounds
 
 
 def schema() -> dict[str, Any]:
@@ -27,6 +28,8 @@ def _kind_schema(name: str, fields: Mapping[str, FieldType]) -> dict[str, Any]:
             properties[field] = network_schema()
         elif entry is RdmaFabric:
             properties[field] = fabric_schema()
+        elif entry is Bounds:
+            properties[field] = bounds_schema()
         elif entry is DriverCapability:
             properties[field] = {"type": "array", "items": {"enum": list(WORDS)}, "minItems": 1}
         elif isinstance(entry, list):
@@ -45,6 +48,19 @@ def _kind_schema(name: str, fields: Mapping[str, FieldType]) -> dict[str, Any]:
         "required": required,
         "additionalProperties": False,
     }
+
+
+def bounds_schema() -> dict[str, Any]:
+    """JSON schema of the `resize` object."""
+    end = {"x-kubernetes-int-or-string": True}
+    span = {
+        "type": "object",
+        "required": ["min", "max"],
+        "properties": {"min": end, "max": end},
+    }
+    policies = {"type": "array", "maxItems": 2, "items": {"type": "string", "enum": list(POLICIES)}}
+    properties = {**dict.fromkeys(("memory", "cores", "priority"), span), "coresPolicy": policies}
+    return {"type": "object", "properties": properties}
 
 
 def network_schema() -> dict[str, Any]:

@@ -37,6 +37,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         "driverCapabilities": ["compute"],
         "allowedIsolation": ["limiter"],
         "defaultIsolation": "limiter",
+        "resize": {"memory": {"min": "1Gi", "max": "2Gi"}},
     },
     "RdmaConfig": {
         "mode": "Shared",
@@ -90,6 +91,7 @@ def test_what_is_the_operators() -> None:
     assert [
         ("GpuConfig", "allowedIsolation"),
         ("GpuConfig", "defaultIsolation"),
+        ("GpuConfig", "resize"),
         ("RdmaConfig", "fabric"),
         ("ImexConfig", "channels"),
         *((NETWORK, name) for name in ("addresses", "pool", "routes", "vlan", "guid", "pkey", "attachment")),

@@ -148,7 +148,10 @@ def test_a_share_that_is_prepared_again_keeps_its_rate(tmp_path: Path) -> None:
         _claim(tmp_path, "a", TimeShare(rate, elastic=True), cores=rate // 100, active=NOW)
         TimeLender(tmp_path, clock=lambda: NOW).step()
     (share,) = held_time(tmp_path, now=NOW)
-    assert (share.rate, share.cores, share.lent) == (4000, 40, MOST)
+    assert (share.rate, share.cores, share.lent) == (3000, 30, MOST), "an allocation is written once"
+    region.change(tmp_path / "a", UUID, limit=GIB, cores=40, time=TimeShare(4000, elastic=True))
+    (share,) = held_time(tmp_path, now=NOW)
+    assert (share.rate, share.cores, share.lent) == (4000, 40, 0)
     _claim(tmp_path, "a", None, cores=30, active=NOW)
     (share,) = held_time(tmp_path, now=NOW)
     assert (share.rate, share.elastic, share.lent) == (0, False, 0)

@@ -97,9 +97,16 @@ def test_a_process_is_limited_by_and_seen_in_the_region(built: Path, tmp_path: P
 def test_a_limit_is_changed_in_place(tmp_path: Path) -> None:
     claim = tmp_path / "claim"
     other = UUID.replace("01020304", "a1020304")
-    for limit in (GIB, 2 * GIB, None):
+    for limit in (GIB, 2 * GIB):
         region.allow(claim, claim="c", uuid=UUID, limit=limit)
     region.allow(claim, claim="c", uuid=other, limit=GIB)
+    assert limiter_usage.read(claim).devices[0].limit == GIB, "an allocation is written once"
+    before = limiter_usage.read(claim).change
+    assert region.change(claim, UUID, limit=None, cores=0, time=None) == before + 1
+    assert region.change(claim, UUID, limit=None, cores=0, time=None) == before + 1, "nothing has changed"
+    assert region.change(claim, UUID, limit=None, cores=0, time=None, again=True) == before + 2
+    with pytest.raises(NodeError, match="no share of"):
+        region.change(claim, UUID.replace("01020304", "b1020304"), limit=1, cores=0, time=None)
     region.write_unaccounted(claim, other, 5)
     use = limiter_usage.read(claim)
     assert [(device.uuid, device.limit, device.used) for device in use.devices] == [

@@ -1,4 +1,10 @@
-"""Reservations (placement/holders/reservation): what becomes of them.
+"""What is held in DeviceHolds but for gangs: Reservations, and what running claims have beyond their
+allocations.
+
+    resize_decision   what the shares of a running claim may be held to. Pure
+    resizes           its wish, written as a DeviceHold for the plugin of its node
+
+Reservations (placement/holders/reservation): what becomes of them.
 
     period         from when until when one counts. Pure
     seats          what becomes of its seats: what is taken from them, what is kept again. Pure

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from koordra.api import objects
 from koordra.api.kinds import DEVICE_HOLDS, RESOURCE_CLAIMS
 from koordra.api.objects import Fields, Object
+from koordra.api.opaque.share_limits import claim_of_owner
 from koordra.api.tables import DueKeys, set_or_drop
 from koordra.controller.allocation.hold_object import after, held_keys, object_name, seconds_until
 from koordra.controller.allocation.hold_writes import MOST_SEATS, HoldWrites, in_objects
@@ -116,6 +117,12 @@ class DeviceHolds:
                     set_or_drop(self._of_claim, uid, gang if hold is new else None)
             self._changed.add(gang)
         had, has = held_keys(old), held_keys(new)
+        if any(hold is not None and claim_of_owner(hold.owner) for hold in (old, new)):
+            # What a running claim has beyond its allocation: nobody may take it, and it is no gang's.
+            if old is not None and _devices(old) != _devices(new):
+                self._context.cache.capacity_epoch.epoch += 1
+                self._context.wake(self._context.clock())
+            return
         set_or_drop(self._holding, key, new if has else None)
         self._held_in[key.partition("/")[0]] += len(has) - len(had)
         if had - has:
@@ -324,3 +331,7 @@ class DeviceHolds:
             return True
         self._due.add(self._writes.refused_until, gang.key)
         return False
+
+
+def _devices(hold: DeviceHold | None) -> list[tuple[Fields, ...]]:
+    return [] if hold is None else [seat.devices for seat in hold.seats]

@@ -1,14 +1,18 @@
-"""The limiter of one node: the backend, and what compares it with the node's sampler."""
+"""The limiter of one node: the backend, what compares it with the node's sampler, and what changes limits
+while programs run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from koordra.api.objects import Object
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter.device_time import TimeLender
 from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
+from koordra.kubelet_plugin.isolation.limiter.resize import ShareResizer, with_limits
 from koordra.kubelet_plugin.isolation.limiter.seen_time import SeenTimes
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts
 from koordra.kubelet_plugin.sampling.host_processes import HostProcesses
@@ -36,6 +40,8 @@ class NodeLimiter:
         sampler: Callable[[HostProcesses], NodeSampler],
         metrics: Metrics,
         changed: Callable[[], None],
+        records: Callable[[], Iterable[ClaimRecord]],
+        holds: Callable[[], Iterable[Object] | None],
         disk: Disk,
     ) -> None:
         contexts = Contexts(
@@ -53,6 +59,11 @@ class NodeLimiter:
         if cores:
             times = SeenTimes(self.backend.claims)
             self.sampler.timed, self.sampler.on_time = times.cards, times.tell
+        self.resizer = ShareResizer(
+            self.backend.claims, records=records, holds=holds, cores=cores, changed=changed
+        )
+        self.enlarged = partial(with_limits, self.backend.claims)
+        """A claim's record with what its limits allow it, beyond its allocation."""
         self.comparison = Reconciler(
             self.backend.claims,
             contexts=contexts,

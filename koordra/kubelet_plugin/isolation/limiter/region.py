@@ -17,6 +17,9 @@ import mmap
 import os
 import re
 import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -85,6 +88,8 @@ def uuid_text(raw: bytes) -> str:
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+_LOWER: Final = 0xFFFFFFFF
+"""Half of a word: where two figures share one."""
 ALIVE_FILES: Final = 32
 ALIVE: Final = tuple(f"alive.{number}" for number in range(ALIVE_FILES))
 REFUSED: Final = "refused"
@@ -125,11 +130,12 @@ def allow(
     context_bytes: int = 0,
     flags: int = 0,
 ) -> None:
-    """Make the claim's region if it does not exist, and set what it may use of the GPU: at once, also for
-    running programs.
+    """Make the claim's region if it does not exist, and what it may use of the GPU. An allocation is written
+    once, so of a GPU that is there already the limits stay as they are: it may have been resized (`change`).
 
     `limit` None: counted, not limited; `cores`: percent reserved; `time` None: its device time is not
-    limited; `context_bytes` 0: measured when a context is made.
+    limited, which may become another with the node's settings; `context_bytes` 0: measured when a context is
+    made.
     Raises PrepareError for a claim of too many GPUs, and OSError.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -150,33 +156,62 @@ def allow(
             mode=0o644,
         )
     wanted = uuid_bytes(uuid)
-    with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), POLICY_BYTES) as policy:
+    with _written(folder) as policy:
         count = struct.unpack_from("=I", policy, DEVICE_COUNT)[0]
         known = [bytes(policy[at : at + 16]) for at in map(device_at, range(count))]
         index = known.index(wanted) if wanted in known else count
         if index == DEVICES_MAX:
             raise PrepareError(f"isolation limiter: a claim can have {DEVICES_MAX} GPUs, this one has more")
-        limit = UNLIMITED if limit is None else limit
-        time = time or TimeShare(0)
         at = device_at(index)
         if index == count:
-            policy[at : at + DEVICE.size] = DEVICE.pack(wanted, limit, 0, context_bytes, *[0] * 9)
-        else:
-            _put(policy, at + LIMIT, limit)
-            _put(policy, at + CONTEXT, context_bytes)
-        _put(policy, at + CORES, cores | time.priority << 32)
-        _put(policy, at + RATE, time.rate)
-        _put(policy, at + NEIGHBOURS, _word(policy, at + NEIGHBOURS) & 0xFFFFFFFF | time.elastic << 32)
-        if index == count:
+            policy[at : at + DEVICE.size] = DEVICE.pack(
+                wanted, UNLIMITED if limit is None else limit, 0, context_bytes, *[0] * 9
+            )
+            _put_time(policy, at, cores, time)
             policy[DEVICE_COUNT : DEVICE_COUNT + 4] = struct.pack("=I", count + 1)
-        _put(policy, SEQUENCE, struct.unpack_from("=Q", policy, SEQUENCE)[0] + 1)
+        else:
+            _put(policy, at + CONTEXT, context_bytes)
+            if bool(_word(policy, at + RATE) & _LOWER) is not (time is not None):
+                _put_time(policy, at, _word(policy, at + CORES) & _LOWER, time)
+        _put(policy, SEQUENCE, _word(policy, SEQUENCE) + 1)
+
+
+def change(
+    folder: Path, uuid: str, *, limit: int | None, cores: int, time: TimeShare | None, again: bool = False
+) -> int:
+    """Set what the claim may use of the GPU from now on, as in `allow`; `again`: tell its processes in any
+    case. The number of the last change, which who has seen it acknowledges: it goes up after the limits are
+    written. Raises OSError, NodeError."""
+    wanted = uuid_bytes(uuid)
+    with _written(folder) as policy:
+        for index in range(struct.unpack_from("=I", policy, DEVICE_COUNT)[0]):
+            at = device_at(index)
+            if policy[at : at + 16] != wanted:
+                continue
+            before = bytes(policy[at : at + DEVICE.size])
+            _put(policy, at + LIMIT, UNLIMITED if limit is None else limit)
+            _put_time(policy, at, cores, time)
+            if again or bytes(policy[at : at + DEVICE.size]) != before:
+                _put(policy, SEQUENCE, _word(policy, SEQUENCE) + 1)
+            return _word(policy, SEQUENCE)
+    raise NodeError(f"{folder}: the claim has no share of {uuid}")
+
+
+def _put_time(policy: mmap.mmap, at: int, cores: int, time: TimeShare | None) -> None:
+    """What is lent ends where the share is another one now."""
+    time = time or TimeShare(0)
+    elastic, rate = _word(policy, at + NEIGHBOURS) >> 32, _word(policy, at + RATE)
+    _put(policy, at + CORES, cores | time.priority << 32)
+    if (rate & _LOWER, elastic) != (time.rate, time.elastic):
+        _put(policy, at + RATE, time.rate)
+        _put(policy, at + NEIGHBOURS, _word(policy, at + NEIGHBOURS) & _LOWER | time.elastic << 32)
 
 
 def write_unaccounted(folder: Path, uuid: str, unseen: int, *, context_bytes: int | None = None) -> None:
     """Set what the node sees in use of the GPU beyond the ledger, and what to reserve for a context. Raises
     OSError, NodeError."""
     wanted = uuid_bytes(uuid)
-    with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), POLICY_BYTES) as policy:
+    with _written(folder) as policy:
         for index in range(struct.unpack_from("=I", policy, DEVICE_COUNT)[0]):
             at = device_at(index)
             if policy[at : at + 16] == wanted:
@@ -191,10 +226,10 @@ def write_lent(folder: Path, index: int, *, lent: int, until: int, neighbours: i
     """Set what device time the claim may use of its GPU number `index` beyond its rate: `lent` in 1/100 %,
     until that time of CLOCK_MONOTONIC in ns, 0: nothing; and how many other claims have a share of the GPU.
     Raises OSError."""
-    with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), POLICY_BYTES) as policy:
+    with _written(folder) as policy:
         at = device_at(index)
         _put(policy, at + LENT_UNTIL, until)
-        _put(policy, at + RATE, _word(policy, at + RATE) & 0xFFFFFFFF | lent << 32)
+        _put(policy, at + RATE, _word(policy, at + RATE) & _LOWER | lent << 32)
         _put(policy, at + NEIGHBOURS, _word(policy, at + NEIGHBOURS) >> 32 << 32 | neighbours)
 
 
@@ -202,7 +237,7 @@ def write_seen_time(folder: Path, index: int, *, device_time: int, until: int) -
     """Set how long the node has seen the claim's kernels on its GPU number `index`, in ns, and until when, in
     ns of a clock of its choice. `device_time` smaller than before says that it has begun anew. Raises
     OSError."""
-    with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), POLICY_BYTES) as policy:
+    with _written(folder) as policy:
         at = device_at(index)
         _put(policy, at + DEVICE_TIME, device_time)
         _put(policy, at + SEEN_UNTIL, until)
@@ -210,7 +245,7 @@ def write_seen_time(folder: Path, index: int, *, device_time: int, until: int) -
 
 def write_outside(folder: Path, count: int) -> None:
     """Set how many processes compute on the claim's cards without a slot. Raises OSError."""
-    with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), POLICY_BYTES) as policy:
+    with _written(folder) as policy:
         _put(policy, OUTSIDE, count)
 
 
@@ -225,6 +260,20 @@ def write_host_pid(folder: Path, *, slot: int, generation: int, pid: int) -> boo
             return False
         os.pwrite(file.fileno(), struct.pack("=I", pid), at + HOST_PID)
     return True
+
+
+_one_writer: Final = threading.Lock()
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[mmap.mmap]:
+    """The policy, for one thread at a time: figures that share a word are written by several loops."""
+    with (
+        _one_writer,
+        (folder / "policy").open("r+b") as file,
+        mmap.mmap(file.fileno(), POLICY_BYTES) as policy,
+    ):
+        yield policy
 
 
 def device_at(index: int) -> int:

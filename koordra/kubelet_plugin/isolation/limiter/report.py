@@ -37,17 +37,19 @@ from koordra.node_state.granted_claims import ContainerName
 
 @dataclass(frozen=True, slots=True)
 class LimiterVerdict:
-    """`enforced` None: not known yet. `paced`: GPUs (by UUID) whose device time is limited, too."""
+    """`enforced` None: not known yet. `paced`: GPUs (by UUID) whose device time is limited, too, and to how
+    much of it, in 1/100 %."""
 
     handshake: str
     enforced: bool | None
     reason: str
     message: str
-    paced: frozenset[str] = frozenset()
+    paced: tuple[tuple[str, int], ...] = ()
 
-    def paces(self, uuid: str | None) -> bool:
-        """Whether the device time of this GPU or MIG instance is limited."""
-        return uuid is not None and "GPU-" + uuid.partition("-")[2].lower() in self.paced
+    def percent(self, uuid: str | None) -> int:
+        """Of the time of this GPU or MIG instance; 0: it is not limited."""
+        card = "" if uuid is None else "GPU-" + uuid.partition("-")[2].lower()
+        return dict(self.paced).get(card, 0) // 100
 
 
 _VERDICTS: Final = {
@@ -103,7 +105,7 @@ def overused(message: str, *, before: LimiterVerdict) -> LimiterVerdict:
 
 
 def _verdict(use: ClaimUse) -> LimiterVerdict:
-    paced = frozenset(device.uuid for device in use.devices if device.rate)
+    paced = tuple((device.uuid, device.rate) for device in use.devices if device.rate)
     verdict = replace(_VERDICTS[use.handshake], paced=paced)
     if use.handshake != "enforcing" or not use.turned_away:
         return verdict
@@ -179,6 +181,12 @@ TURNED_AWAY: Final = counter(
     "Processes of a limited claim that could not be limited, and got no CUDA",
     **_OF_CLAIM,
 )
+BEHIND: Final = gauge(
+    "koordra_limiter_processes_behind",
+    "Living processes of a limited claim that have not acknowledged the last change of its limits; one that makes no call does so "
+    "with its next",
+    **_OF_CLAIM,
+)
 LIMITED: Final = gauge(
     "koordra_limiter_claims", "Limited claims of this node by what their limiter says", state=HANDSHAKES
 )
@@ -222,7 +230,7 @@ class LimiterMetrics:
         self._limit, self._used, self._peak = map(metrics.table, (LIMIT, USED, PEAK))
         self._unseen, self._context = map(metrics.table, (UNSEEN, CONTEXT))
         self._denied, self._turned_away = map(metrics.table, (DENIED, TURNED_AWAY))
-        self._states = metrics.table(LIMITED)
+        self._states, self._behind = metrics.table(LIMITED), metrics.table(BEHIND)
         self._rate, self._device_time, self._waited = map(metrics.table, (RATE, DEVICE_TIME, WAITED))
         self._seen_time = metrics.table(SEEN_TIME)
 
@@ -247,6 +255,7 @@ class LimiterMetrics:
         self._seen_time.set({row: device.seen_ns / 1e9 for row, device in paced})
         self._waited.set({row: device.waited_ns / 1e9 for row, device in paced})
         self._turned_away.set({holders[uid]: use.turned_away for uid, use in read.items()})
+        self._behind.set({holders[uid]: len(use.behind) for uid, use in read.items()})
         self._states.set(Counter((each.handshake,) for each in verdicts))
 
     def _holders(self, uids: Iterable[str]) -> dict[str, Holder]:

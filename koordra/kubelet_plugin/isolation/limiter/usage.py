@@ -67,7 +67,9 @@ _OFD_GETLK: Final = 36
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """One process of the claim: `pid` in its own namespace, `host_pid` 0 where it is not known."""
+    """One process of the claim: `pid` in its own namespace, `host_pid` 0 where it is not known.
+    `acknowledged`: the last change of limits that it has acted by; `pending`: bytes that it is about to
+    take."""
 
     slot: int
     generation: int
@@ -78,6 +80,13 @@ class ProcessUse:
     enforcing: bool
     held: tuple[int, ...]
     kinds: tuple[Mapping[str, int], ...]
+    acknowledged: int = 0
+    pending: int = 0
+
+    def has_taken(self, change: int) -> bool:
+        """Whether it acts by the change: it says so, or it is in no call that could act by an older one,
+        and reads the limits anew in its next."""
+        return self.acknowledged >= change or not self.pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +124,12 @@ class ClaimUse:
     ended: tuple[ProcessUse, ...] = ()
     refused: bool = False
     damaged: bool = False
+    change: int = 0
+
+    @property
+    def behind(self) -> tuple[ProcessUse, ...]:
+        """Living processes that have not acknowledged the last change of limits, which is number `change`."""
+        return tuple(each for each in self.processes if each.acknowledged < self.change)
 
     @property
     def handshake(self) -> str:
@@ -160,6 +175,7 @@ def read(folder: Path, *, now: float | None = None) -> ClaimUse:
         outside=POLICY.unpack_from(policy)[7],
         ended=tuple(each for each in slots if each.slot not in living),
         refused=refused or (header[7] > 0 and 0 <= now - header[7] / 1e9 < REFUSED_SHOWN),
+        change=POLICY.unpack_from(policy)[5],
     )
 
 
@@ -215,9 +231,10 @@ class _Usage:
         return found
 
     def process(self, slot: int, devices: int) -> ProcessUse:
-        generation, state, pid, namespace, _, _, host_pid, _, name, _, *kinds = SLOT.unpack(
+        generation, state, pid, namespace, _, _, host_pid, _, name, seen, *kinds = SLOT.unpack(
             os.pread(self._file, SLOT.size, SLOTS + slot * SLOT.size)
         )
+        accounts = [self._account(index, slot) for index in range(devices)]
         return ProcessUse(
             slot=slot,
             generation=generation,
@@ -226,7 +243,7 @@ class _Usage:
             host_pid=host_pid,
             name=name.partition(b"\0")[0].decode(errors="replace"),
             enforcing=state == ENFORCING,
-            held=tuple(self._held(index, slot) for index in range(devices)),
+            held=tuple(held for _, held in accounts),
             kinds=tuple(
                 dict(
                     zip(
@@ -237,6 +254,8 @@ class _Usage:
                 )
                 for index in range(devices)
             ),
+            acknowledged=seen,
+            pending=sum(pending for pending, _ in accounts),
         )
 
     def paces(self, devices: int) -> list[tuple[int, int]]:
@@ -246,10 +265,12 @@ class _Usage:
             raise struct.error("cut short")
         return [(charged, waited) for _, charged, *_, waited, _ in PACE.iter_unpack(found)]
 
-    def _held(self, index: int, slot: int) -> int:
+    def _account(self, index: int, slot: int) -> tuple[int, int]:
+        """Bytes that are announced, and that are held: read in one piece, since what is granted is added to
+        the second before it leaves the first."""
         at = ACCOUNTS + (index * SLOTS_MAX + slot) * ACCOUNT.size
-        held: int = ACCOUNT.unpack(os.pread(self._file, ACCOUNT.size, at))[1]
-        return held if held < PLAUSIBLE else 0
+        pending, held = ACCOUNT.unpack(os.pread(self._file, ACCOUNT.size, at))
+        return (pending if pending < PLAUSIBLE else 0), (held if held < PLAUSIBLE else 0)
 
 
 def _require(path: Path, data: bytes, length: int, magic: int, size: int) -> None:
