@@ -33,8 +33,8 @@ from koordra.placement.request.request_class import (
     KnownReasons,
     OneByOne,
     ResolvedGroup,
-    is_known_to_suit,
     refusals,
+    suits,
 )
 
 MOST_IN_DEPTH: Final = 24
@@ -244,9 +244,10 @@ class _Explaining:
         if known is not None and known[0] == info.settled and not (known[1] and len(self.group.pods) > 1):
             return known[1]
         spend(_NEW)
-        found: tuple[Reason, ...] = ()
-        if not is_known_to_suit(self.resolved, info):
-            found = tuple(refusals(self.engine.index, self.group, info))
+        found, index = tuple[Reason, ...](), self.engine.index
+        by_itself = self.resolved.request_class.names_nodes or self.group.allocated
+        if by_itself or not suits(index, self.resolved, info):
+            found = tuple(refusals(index, self.group, info))
         self.known.of_nodes[info] = info.settled, found
         return found
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from queue import Queue
+from typing import Final, NamedTuple
 
 from koordra import logs
 from koordra.api import kinds
@@ -14,8 +15,9 @@ from koordra.cli.options import Access, Scope
 from koordra.cli.progress import progress
 from koordra.errors import Forbidden, InvalidInput, NotFound
 from koordra.inert import inert
-from koordra.kube.client import KubeClient
+from koordra.kube.client import PAGE, KubeClient
 from koordra.kube.watch import WatchCache, start_watches
+from koordra.process.lifecycle import spawn
 
 
 def connect(access: Access) -> KubeClient:
@@ -62,6 +64,8 @@ DEVICES: Final = (
 
 Listed = Mapping[kinds.Kind, list[Object]]
 
+AHEAD: Final = 8
+"""Pages that are read and not yet taken in, at most."""
 GATHER: Final = 0.2
 """Seconds in which changes that come together are shown as one."""
 
@@ -70,16 +74,71 @@ def listed(client: KubeClient, sources: Sequence[Source]) -> Listed:
     """Everything that the sources have now."""
     found: dict[kinds.Kind, list[Object]] = {}
     for one in sources:
-        try:
-            items, _ = client.list(
-                one.kind, namespace=one.namespace, label_selector=one.selector, field_selector=one.fields
-            )
-        except (NotFound, Forbidden):
-            if not one.optional:
-                raise
-            items = []
-        found[one.kind] = items
+        found[one.kind] = _items(client, one)
     return found
+
+
+def _items(
+    client: KubeClient, source: Source, each: Callable[[Object], Object] = lambda obj: obj
+) -> list[Object]:
+    try:
+        return client.list(
+            source.kind,
+            namespace=source.namespace,
+            label_selector=source.selector,
+            field_selector=source.fields,
+            each=each,
+        )[0]
+    except (NotFound, Forbidden):
+        if not source.optional:
+            raise
+        return []
+
+
+class Piece(NamedTuple):
+    """Objects of one kind that were just read. `every`: with the last ones, all that there are, which may
+    leave out some of earlier pieces."""
+
+    kind: kinds.Kind
+    objects: list[Object]
+    every: list[Object] | None = None
+
+
+def read_ahead(
+    client: KubeClient, sources: Sequence[Source], *, trim: Callable[[kinds.Kind], Callable[[Object], Object]]
+) -> Iterator[Piece]:
+    """Everything that the sources have now, source by source, while a thread waits for what comes next, a few
+    pages ahead. `trim`: what is kept of an object of the kind."""
+    ready = Queue[Piece | Exception | None](AHEAD)
+
+    def read(source: Source) -> None:
+        piece, kept = list[Object](), trim(source.kind)
+
+        def each(obj: Object) -> Object:
+            nonlocal piece
+            found = kept(obj)
+            piece.append(found)
+            if len(piece) == PAGE:
+                ready.put(Piece(source.kind, piece))
+                piece = []
+            return found
+
+        every = _items(client, source, each)
+        ready.put(Piece(source.kind, piece, every))
+
+    def run() -> None:
+        try:
+            for source in sources:
+                read(source)
+            ready.put(None)
+        except Exception as error:  # noqa: BLE001  raised where it is waited for
+            ready.put(error)
+
+    spawn(run, name="read-cluster")
+    while (found := ready.get()) is not None:
+        if isinstance(found, Exception):
+            raise found
+        yield found
 
 
 def _read(client: KubeClient, sources: Sequence[Source]) -> Listed:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final
 
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.cli.cluster.cluster_objects import Listed, Source, latest_events, listed
+from koordra.cli.cluster.cluster_objects import Listed, Piece, Source, latest_events, read_ahead
 from koordra.cli.output import Document
 from koordra.cli.progress import progress
 from koordra.controller.autoscale.node_groups import NodeGroup
 from koordra.controller.autoscale.scale_up import ScaleUp, scale_up
-from koordra.controller.cache.changes import NEEDED, OPTIONAL, Tables, tables_of
-from koordra.controller.explain.forecast.forecast import Forecast, Terms, forecast
+from koordra.controller.cache.changes import NEEDED, OPTIONAL, in_order
+from koordra.controller.cache.kept_fields import kept_of
+from koordra.controller.explain.forecast.forecast import Forecast, foretold
+from koordra.controller.explain.forecast.intake import Intake, Terms
 from koordra.controller.explain.forecast.refusals import refusals
 from koordra.controller.explain.question import Question
 from koordra.errors import ApiError, ApiUnreachable
@@ -24,10 +27,10 @@ from koordra.process.lifecycle import collect_seldom
 from koordra.topology.network_topology import Levels
 
 EVERYTHING: Final = (
-    *(Source(kind) for kind in NEEDED),
-    *(Source(kind, optional=True) for kind in (*OPTIONAL, kinds.EVENTS)),
+    Source(kinds.EVENTS, optional=True),
+    *(Source(kind, optional=kind not in NEEDED) for kind in in_order((*NEEDED, *OPTIONAL))),
 )
-"""What the controller decides from, as far as the caller may read it."""
+"""What the controller has said, and what it decides from, as far as the caller may read it."""
 
 
 class WholeCluster:
@@ -41,41 +44,48 @@ class WholeCluster:
 
     def answer(self, question: Question) -> tuple[Document, dict[str, str]]:
         """The answer, and what the controller said last in Events, by uid. Raises NotFound."""
-        forecast = self._forecast
+        forecast, (_, words) = self._forecast, self._taken
         with progress(f"working out why: {question}", line=False):
-            return dict(forecast.answer(question)[question.subject]), self._words
+            return dict(forecast.answer(question)[question.subject]), words
 
     def scale_up(self, groups: Sequence[NodeGroup]) -> ScaleUp:
         """What new nodes would do."""
-        forecast = self._forecast
+        forecast, (taken, _) = self._forecast, self._taken
         with progress("working out what new nodes would do", line=False):
-            return scale_up(self._tables, self._terms, groups, now=forecast, beyond=True)
-
-    @cached_property
-    def _objects(self) -> Listed:
-        if self._found is not None:
-            return self._found
-        with progress("reading the cluster", line=False):
-            return listed(self._client, EVERYTHING)
-
-    @cached_property
-    def _words(self) -> dict[str, str]:
-        return latest_events(self._objects[kinds.EVENTS])
+            return scale_up(taken.copy.given(), taken.terms, groups, now=forecast, beyond=True)
 
     @cached_property
     def _forecast(self) -> Forecast:
-        with progress("taking the objects in", line=False):
-            return forecast(self._tables, self._terms)
+        taken, _ = self._taken
+        with progress("working out what becomes of it", line=False):
+            return foretold(taken)
 
     @cached_property
-    def _tables(self) -> Tables:
-        return tables_of(obj for objects in self._objects.values() for obj in objects)
+    def _taken(self) -> tuple[Intake, dict[str, str]]:
+        with progress("reading the cluster", line=False):
+            return self._take_in(self._pieces())
 
-    @cached_property
-    def _terms(self) -> Terms:
-        now = datetime.now(UTC)
-        refused = refusals(self._objects[kinds.EVENTS], now)
-        return Terms(now, refused, levels=self._levels, read=self._read)
+    def _take_in(self, pieces: Iterator[Piece]) -> tuple[Intake, dict[str, str]]:
+        now, events = datetime.now(UTC), list[Object]()
+        for piece in pieces:  # the Events, which come first
+            if piece.every is not None:
+                events = piece.every
+                break
+        taken = Intake(Terms(now, refusals(events, now), levels=self._levels, read=self._read))
+        before = list[Object]()
+        for kind, some, every in pieces:
+            taken.take(kind, some)
+            before += some
+            if every is not None:
+                taken.complete(kind, before, every)
+                before.clear()
+        gc.freeze()  # what was taken in stays until the end
+        return taken, latest_events(events)
+
+    def _pieces(self) -> Iterator[Piece]:
+        if self._found is None:
+            return read_ahead(self._client, EVERYTHING, trim=kept_of)
+        return (Piece(one.kind, self._found[one.kind], self._found[one.kind]) for one in EVERYTHING)
 
     def _read(self, kind: kinds.Kind, name: str, namespace: str) -> Object | None:
         """A job's object; None where the caller may not read it."""

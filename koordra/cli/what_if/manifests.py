@@ -19,7 +19,8 @@ from koordra.controller.autoscale.node_groups import NodeGroup
 from koordra.controller.autoscale.scale_up import ScaleUp, scale_up
 from koordra.controller.cache.changes import Tables
 from koordra.controller.explain.forecast.admission import Admitted, Refused, admitted
-from koordra.controller.explain.forecast.forecast import Forecast, Terms, forecast
+from koordra.controller.explain.forecast.forecast import Forecast, forecast
+from koordra.controller.explain.forecast.intake import Terms
 from koordra.controller.explain.forecast.refusals import refusals
 from koordra.controller.explain.forecast.stand_ins import with_stand_ins
 from koordra.controller.legacy.settings import in_a_cluster

@@ -48,6 +48,7 @@ from koordra.controller import claims as claims_of
 from koordra.controller.allocation.waiting_reasons import Reasons, refused, renamed
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group, as_it_waited, claims_in_use
+from koordra.controller.cache.pod_index import PodEntry
 from koordra.controller.cache.slice_index import joint_slice
 from koordra.controller.reporting.claim_events import INTERNAL_ERROR
 from koordra.errors import (
@@ -60,7 +61,7 @@ from koordra.placement.candidates.decision import Undecided
 from koordra.placement.decide import Engine, Excluded
 from koordra.placement.explain import explain
 from koordra.placement.index import ClusterChange, NodeInfo
-from koordra.placement.policy.learned_order import Learned
+from koordra.placement.policy.learned_order import InUse, Learned
 from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 from koordra.process.progress import step
@@ -144,14 +145,18 @@ class Placer:
 
     # the cluster
 
-    def sync(self, cache: ClusterCache) -> None:
-        """Everything as it is at the beginning of a pass. A new cache is listened to from now on."""
+    def follow(self, cache: ClusterCache) -> None:
+        """Hear of everything that is there, and that changes from now on."""
         if self._cache is not cache:
             self._cache = cache
             for kind in _KINDS:
                 cache.listen(kind, partial(self._on_change, kind), replay=True)
+
+    def sync(self, cache: ClusterCache) -> None:
+        """Everything as it is at the beginning of a pass."""
+        self.follow(cache)
         self.engine.settle()
-        if self.order.begin(self._in_use(cache)):
+        if self.order.begin(self.in_use(cache)):
             log.info("leftover_table_learned", claims=self.order.learned.table.pods, of="claims in use")
         self._read.clear()
 
@@ -197,16 +202,11 @@ class Placer:
             if self.order.observe(resolved, _uids(group)):
                 log.info("leftover_table_learned", claims=self.order.table.pods)
 
-    def _in_use(self, cache: ClusterCache) -> Iterator[tuple[ResolvedGroup, list[str]]]:
-        """With the uids of the claims. What is asked alike is read once: a large cluster runs a few
-        templates, many times."""
-        known: dict[Hashable, ResolvedGroup] = {}
-        for asked, pod, keys in claims_in_use(cache, self.engine.index.pods.requests_of):
-            if asked not in known:
-                group = as_it_waited(cache, pod, keys)
-                known.update((asked, resolved) for _, resolved in self._readable([group]))
-            if asked in known:
-                yield known[asked], [objects.identity(cache.claims[key]) for key in keys]
+    def in_use(self, cache: ClusterCache) -> Iterable[InUse]:
+        """What pods run with now."""
+        reader = UseReader(self, cache)
+        reader.read(cache.pod_index.entries.values())
+        return reader.in_use
 
     # questions
 
@@ -327,11 +327,39 @@ class Placer:
 
     def _readable(self, groups: Iterable[Group]) -> Iterator[tuple[Group, ResolvedGroup]]:
         for group in groups:
-            step()
-            try:
-                yield group, self._resolved(group)
-            except KoordraError:
-                continue
+            if (resolved := self.readable(group)) is not None:
+                yield group, resolved
+
+    def readable(self, group: Group) -> ResolvedGroup | None:
+        step()
+        try:
+            return self._resolved(group)
+        except KoordraError:
+            return None
+
+
+class UseReader:
+    """The claims of pods that run, each once, as they were asked for. What is asked alike is read once: a
+    large cluster runs a few templates, many times."""
+
+    def __init__(self, placer: Placer, cache: ClusterCache) -> None:
+        self._placer, self._cache = placer, cache
+        self._known: dict[Hashable, InUse | None] = {}
+        self._told: set[str] = set()
+
+    @property
+    def in_use(self) -> list[InUse]:
+        return list(filter(None, self._known.values()))
+
+    def read(self, entries: Iterable[PodEntry]) -> None:
+        cache, requests_of = self._cache, self._placer.engine.index.pods.requests_of
+        for asked, pod, keys in claims_in_use(cache, entries, requests_of, self._told):
+            if asked not in self._known:
+                resolved = self._placer.readable(as_it_waited(cache, pod, keys))
+                self._known[asked] = InUse(resolved) if resolved is not None else None
+            if (known := self._known[asked]) is not None:
+                known.uids += [objects.identity(cache.claims[key]) for key in keys]
+                known.pods += 1
 
 
 def _pods_of(info: NodeInfo) -> float:

@@ -223,7 +223,8 @@ class FeedbackTracker:
         An allocation that is seen for the first time (after a restart) counts from now.
         """
         self._unread |= self._due.pop(now)
-        refusals = {uid: refusal for uid in self._unread if (refusal := self._read(uid, now)) is not None}
+        unread = [uid for uid in self._unread if uid in self._pods.open or uid in self._grants]
+        refusals = {uid: refusal for uid in unread if (refusal := self._read(uid, now)) is not None}
         self._unread.intersection_update(refusals)
         return sorted(refusals.values(), key=lambda refusal: objects.key(refusal.member.pod)), (
             self._due.next

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from koordra.allocator.reasons import Reason
 from koordra.controller.autoscale.node_groups import NodeGroup, with_new_nodes
 from koordra.controller.cache.changes import Tables
-from koordra.controller.explain.forecast.forecast import Forecast, Terms, forecast
+from koordra.controller.explain.forecast.forecast import Forecast, forecast
+from koordra.controller.explain.forecast.intake import Terms
 from koordra.controller.explain.view import Planned
 
 Counts = Mapping[str, int]

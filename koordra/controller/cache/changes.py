@@ -125,6 +125,11 @@ Tables = Mapping[Kind, Table]
 """A full read: every object of the kinds that matter."""
 
 
+def in_order(kinds: Iterable[Kind]) -> list[Kind]:
+    """Those on which others rest come first."""
+    return sorted(kinds, key=lambda kind: KINDS[table_of(kind)])
+
+
 def tables_of(listed: Iterable[Object]) -> Tables:
     """Objects of all kinds; those that do not matter are left out."""
     found: dict[Kind, Table] = {kind: {} for kind in KINDS}
@@ -152,7 +157,7 @@ class ChangeQueue:
         self._queue: deque[Change] = deque()
 
     def observe(self, kind: Kind, event: str, obj: Object) -> None:
-        table = _TABLES.get(kind, kind)
+        table = table_of(kind)
         self._queue.append(Change(table, key_of(table, obj), None if event == "DELETED" else obj))
 
     def changes(self) -> list[Change]:
@@ -163,6 +168,11 @@ class ChangeQueue:
             change = self._queue.popleft()
             latest[change.kind, change.key] = change
         return sorted(latest.values(), key=lambda change: KINDS[change.kind])
+
+
+def table_of(kind: Kind) -> Kind:
+    """Where objects of the kind stand."""
+    return _TABLES.get(kind, kind)
 
 
 def key_of(kind: Kind, obj: Object) -> str:

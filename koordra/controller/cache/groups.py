@@ -27,7 +27,7 @@ from koordra.api.reader import Reader
 from koordra.api.tables import KeySets
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.cache.pod_index import PodClaims
+from koordra.controller.cache.pod_index import PodClaims, PodEntry
 from koordra.placement.request.claim_groups import Urgency, claim_keys, urgency, urgency_without_pod
 
 
@@ -102,7 +102,7 @@ def _each(several: Iterable[Sequence[Object]]) -> tuple[Object, ...]:
     return tuple([found[key] for key in sorted(found)])
 
 
-class InUse(NamedTuple):
+class PodInUse(NamedTuple):
     """A pod that runs, with the keys of its claims of koordra's, each claim once of all pods. `asked`: equal
     for those that are counted alike."""
 
@@ -112,13 +112,16 @@ class InUse(NamedTuple):
 
 
 def claims_in_use(
-    cache: ClusterCache, requests_of: Callable[[Object], Mapping[str, Decimal]]
-) -> Iterator[InUse]:
-    """`requests_of`: what a pod takes of its node."""
-    held = set(cache.claim_index.held)
-    for entry in cache.pod_index.entries.values():
-        if has_run(entry.pod) and (own := [key for key in entry.keys if key in held]):
-            held.difference_update(own)
+    cache: ClusterCache,
+    entries: Iterable[PodEntry],
+    requests_of: Callable[[Object], Mapping[str, Decimal]],
+    told: set[str],
+) -> Iterator[PodInUse]:
+    """`requests_of`: what a pod takes of its node; `told`: claims that were told of already, by key."""
+    held = cache.claim_index.held
+    for entry in entries:
+        if has_run(entry.pod) and (own := [key for key in entry.keys if key in held and key not in told]):
+            told.update(own)
             pod, claims = entry.pod, [cache.claims[key] for key in own]
             said = [Reader(objects.spec_of(one), object="").content or objects.uid(one) for one in claims]
             asked = (
@@ -127,7 +130,7 @@ def claims_in_use(
                 tuple(requests_of(pod).items()),
                 node_constraints_text({"spec": {**objects.spec_of(pod), "nodeName": ""}}),
             )
-            yield InUse(asked, pod, own)
+            yield PodInUse(asked, pod, own)
 
 
 def as_it_waited(cache: ClusterCache, pod: Object, keys: Sequence[str]) -> Group:

@@ -191,7 +191,7 @@ class GroupQueue:
         """The pod with its claims, where it is planned for by itself: it waits for nobody else, is in no
         gang, within its quota, and has a place in the reservedFor of its claims."""
         pods = self._context.cache.pod_index
-        member = pods.member(uid)
+        member = pods.member(uid) if uid in pods.refused or uid in pods.pending else None
         if member is not None and uid in pods.refused:
             self._unplanned.tell_unplannable(member)
         if member is None or uid not in pods.pending or self._gangs.has(uid):

@@ -102,7 +102,7 @@ class CostBound:
             return CostPair()
         known, most = (
             self._of_class.get_or_make(of, lambda: self._on(_devices(info))),
-            _most_free(info, taken),
+            most_free(info, taken),
         )
         certain = [request for request in known.requests if request.certain]
         for request in certain:
@@ -132,7 +132,7 @@ class CostBound:
             return False
         most = devices.most_free
         if most is None:
-            most = devices.most_free = _most_free(info, taken)
+            most = devices.most_free = most_free(info, taken)
         for name, amount in self._known(devices.node_class, info).least:
             if amount > most.get(name, _NONE):
                 return True
@@ -244,7 +244,7 @@ def _least(serving: Sequence[tuple[int, Amounts]], devices: Sequence[PublishedDe
     }
 
 
-def _most_free(info: NodeInfo, taken: Usage) -> Amounts:
+def most_free(info: NodeInfo, taken: Usage) -> Amounts:
     """Of each capacity, the most that a single device has left."""
     most: dict[str, Decimal] = {}
     for device in _devices(info):

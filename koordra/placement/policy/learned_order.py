@@ -61,6 +61,15 @@ Failed = Callable[[str, str], None]
 """(event, node): told of an error while it is handled."""
 
 
+@dataclass(slots=True)
+class InUse:
+    """What pods run with that asked alike: how many they are, and the uids of their claims."""
+
+    resolved: ResolvedGroup
+    pods: int = 0
+    uids: list[str] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Learned:
     """What outlives a process."""
@@ -211,18 +220,18 @@ class LearnedOrder:
         """Whether the nodes tell by what to measure requests."""
         return bool(self._memory or self._profiles)
 
-    def begin(self, resolved_groups: Iterable[tuple[ResolvedGroup, Iterable[str]]]) -> bool:
+    def begin(self, in_use: Iterable[InUse]) -> bool:
         """Once, where nothing was counted yet and the nodes tell by what to measure: what is in use already
-        is what was asked for until now. With the uids of its claims. True when a table was made of it."""
+        is what was asked for until now. True when a table was made of it."""
         if self._begun or not self.measures:
             return False
         self._begun = True
         found = defaultdict[str, Workload](Workload)
-        for resolved, uids in resolved_groups:
-            self._counted_uids.update(uids)
-            request = self.request(resolved)
+        for one in in_use:
+            self._counted_uids.update(one.uids)
+            request = self.request(one.resolved)
             if request is not None:
-                found[_namespace(resolved)].add(request)
+                found[_namespace(one.resolved)].add(request, one.pods)
         self.online.resume(found)
         workload = self.online.workload
         if workload.count < _ENOUGH:

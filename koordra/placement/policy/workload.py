@@ -66,9 +66,9 @@ class Workload:
     def of(cls, requests: Iterable[Request]) -> Workload:
         return cls(Counter(requests).items())
 
-    def add(self, request: Request) -> None:
-        self.counts[request] = self.counts.get(request, 0) + 1
-        self.count += 1
+    def add(self, request: Request, number: int = 1) -> None:
+        self.counts[request] = self.counts.get(request, 0) + number
+        self.count += number
         if self.horizon is not None and self.count > self.horizon:
             self.halve()
 

@@ -258,14 +258,6 @@ def _unsuitable(node: str, where: str, why: Unsuitable) -> Reason:
     )
 
 
-def is_known_to_suit(resolved: ResolvedGroup, info: NodeInfo) -> bool:
-    """Whether it was found that no predicate refuses the node, or one that is the same to the pods."""
-    of, state = resolved.request_class, info.state
-    if of.names_nodes or state is None or resolved.group.allocated:
-        return False
-    return of.suits.get(state.predicate_inputs) is True
-
-
 def suits(index: ClusterIndex, resolved: ResolvedGroup, info: NodeInfo) -> bool:
     """Whether no predicate refuses the node; of pods that read no names and labels kept by what they do
     read."""

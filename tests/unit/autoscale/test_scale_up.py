@@ -13,7 +13,8 @@ from koordra.api.kinds import NODES, PODS
 from koordra.cli.what_if.machines import machine_slices
 from koordra.controller.autoscale.node_groups import NodeGroup, node_with_slices, with_new_nodes
 from koordra.controller.autoscale.scale_up import ScaleUp, scale_up
-from koordra.controller.explain.forecast.forecast import Terms, forecast
+from koordra.controller.explain.forecast.forecast import forecast
+from koordra.controller.explain.forecast.intake import Terms
 from tests.fakes.joint_cluster import JointCluster, gpu_slice
 
 NOW = datetime(2026, 11, 21, 0, 10, 0, tzinfo=UTC)

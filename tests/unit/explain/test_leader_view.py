@@ -11,7 +11,8 @@ import pytest
 from koordra.api import objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.controller.explain.answer import answer
-from koordra.controller.explain.forecast.forecast import Terms, forecast
+from koordra.controller.explain.forecast.forecast import forecast
+from koordra.controller.explain.forecast.intake import Terms
 from koordra.controller.explain.leader_view import leader_view
 from koordra.controller.explain.question import Question, Subject
 from koordra.errors import NotFound

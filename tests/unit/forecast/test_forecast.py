@@ -10,7 +10,8 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
-from koordra.controller.explain.forecast.forecast import Forecast, Terms, forecast
+from koordra.controller.explain.forecast.forecast import Forecast, forecast
+from koordra.controller.explain.forecast.intake import Terms
 from koordra.controller.explain.forecast.refusals import refusals
 from koordra.controller.reporting import claim_events
 from tests.fakes.joint_cluster import JointCluster, claim, pod

@@ -9,7 +9,8 @@ import pytest
 
 from koordra.api import names
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.explain.forecast.forecast import Terms, forecast
+from koordra.controller.explain.forecast.forecast import forecast
+from koordra.controller.explain.forecast.intake import Terms
 from koordra.placement import engine_for, plan
 from koordra.placement.decide import Engine
 from koordra.placement.gang import GangPlaced, GangRequest, place_gang

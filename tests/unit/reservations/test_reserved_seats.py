@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from koordra.compat.settings import Settings
 from koordra.controller.cache.changes import tables_of
 from koordra.controller.explain.forecast.admission import admitted
-from koordra.controller.explain.forecast.forecast import Forecast, Terms
+from koordra.controller.explain.forecast.forecast import forecast
+from koordra.controller.explain.forecast.intake import Terms
 from koordra.placement import plan
 from koordra.placement.holders.reservation import Reservation, owns
 from koordra.placement.holders.reserved_seats import left_of, taken_by
@@ -120,11 +121,11 @@ def test_a_forecast_fills_a_reservation_that_is_not_filled_yet() -> None:
     asked = {"kind": "Reservation", "apiVersion": "koordra.io/v1alpha1", **reservation(count=2)}
     asked["metadata"] |= {"uid": "uid-r", "resourceVersion": "1"}
     now = datetime(2026, 11, 21, 0, 30, tzinfo=UTC)
-    mine = Forecast(tables_of([*without_holds(team="a", count=2), asked]), Terms(now))
+    mine = forecast(tables_of([*without_holds(team="a", count=2), asked]), Terms(now))
     assert mine.planned["default/c"].node == "n0"
-    free = Forecast(tables_of(without_holds(team="b", count=1)), Terms(now))
+    free = forecast(tables_of(without_holds(team="b", count=1)), Terms(now))
     assert free.planned["default/c"].node == "n0"
-    others = Forecast(tables_of([*without_holds(team="b", count=1), asked]), Terms(now))
+    others = forecast(tables_of([*without_holds(team="b", count=1), asked]), Terms(now))
     assert others.planned == {}
 
 
@@ -137,6 +138,6 @@ def test_a_forecast_reserves_no_more_than_the_quota_allows(cards: str, node_name
     named = {"name": "cards", "namespace": "default", "uid": "uid-q", "resourceVersion": "1"}
     quota = {"kind": "ResourceQuota", "apiVersion": "v1", "metadata": named, **bound}
     stored = admitted([*without_holds(team="b", count=1), asked, quota], Settings())
-    found = Forecast(stored.cluster, Terms(datetime(2026, 11, 21, 0, 30, tzinfo=UTC), quota=stored.quota))
+    found = forecast(stored.cluster, Terms(datetime(2026, 11, 21, 0, 30, tzinfo=UTC), quota=stored.quota))
     given = found.planned.get("default/c")
     assert (given and given.node) == node_name

@@ -66,8 +66,15 @@ class DriverRelease:
             self._emptied[key] = places
         else:
             self._emptied.pop(key, None)
-        if before is None or now is None or release_phase([before]) != release_phase([now]):
+        if now is None or self._phase_before(before, now) != release_phase([now]):
             self._untold.update(pool_name(one) for one in (before, now) if one is not None and is_ours(one))
+
+    def _phase_before(self, before: Object | None, now: Object) -> str | None:
+        """What a slice that was there said; of a new one, what its node was told."""
+        if before is not None:
+            return release_phase([before])
+        node = self._context.cache.nodes.get(pool_name(now))
+        return None if node is None else objects.annotations_of(node).get(names.RELEASE_ANNOTATION, "")
 
     def step(self) -> None:
         """Ask those to go who hold what is to be free. Raises ApiUnreachable where no answer comes."""

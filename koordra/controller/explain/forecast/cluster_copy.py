@@ -7,14 +7,15 @@ changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.api.pods import at, replaced
-from koordra.controller.cache.changes import ChangeQueue, Table, Tables, key_of
+from koordra.api.tables import set_or_drop
+from koordra.controller.cache.changes import KINDS, ChangeQueue, Table, Tables, key_of, table_of
 from koordra.controller.gangs.expected.job_reader import Read
 from koordra.errors import NotFound
 from koordra.kube.client import JSON_PATCH, MERGE_PATCH
@@ -32,17 +33,34 @@ class ClusterCopy:
     `written` has what was written over: the objects as they were given. `evicted` are the pods of which the
     end was asked for, by key."""
 
-    def __init__(self, cluster: Tables, read: Read) -> None:
+    def __init__(self, read: Read) -> None:
         """`read` finds objects of other kinds."""
-        self.tables: dict[Kind, Table] = {kind: dict(table) for kind, table in cluster.items()}
+        self.tables: dict[Kind, Table] = {kind: {} for kind in KINDS}
         self.source = ChangeQueue(lambda: self.tables)
         self.written: dict[tuple[Kind, str], Object | None] = {}
         self.evicted: list[str] = []
         self._read = read
         self.version = _BEYOND
-        for kind, table in self.tables.items():
-            for obj in table.values():
-                self.source.observe(kind, "ADDED", obj)
+
+    def take(self, kind: Kind, objects_: Iterable[Object]) -> None:
+        """More objects of the cluster as it is given."""
+        table = table_of(kind)
+        for obj in objects_:
+            self.tables[table][key_of(table, obj)] = obj
+            self.source.observe(kind, "ADDED", obj)
+
+    def lose(self, kind: Kind, obj: Object) -> None:
+        """The object was not there after all."""
+        table = table_of(kind)
+        self.tables[table].pop(key_of(table, obj), None)
+        self.source.observe(kind, "DELETED", obj)
+
+    def given(self) -> Tables:
+        """The objects as they were given."""
+        found = {kind: dict(table) for kind, table in self.tables.items()}
+        for (kind, key), obj in self.written.items():
+            set_or_drop(found[kind], key, obj)
+        return found
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
         key = f"{namespace or 'default'}/{name}" if kind.namespaced else name

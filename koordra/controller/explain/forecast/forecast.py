@@ -17,40 +17,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
 from typing import Final
 
-from koordra.allocator.reasons import Cause, Reason, reason_of
-from koordra.api import names, objects
-from koordra.api.kinds import RESOURCE_CLAIMS, Kind
+from koordra.allocator.reasons import Cause, reason_of
+from koordra.api import objects
+from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.placer import GroupPlacement, Placer
-from koordra.controller.allocation.reservations import STARVES_AFTER
-from koordra.controller.allocation.reserved.reservations import NO_QUOTAS
-from koordra.controller.allocation.writes import Writer
-from koordra.controller.cache.changes import Tables
-from koordra.controller.cache.groups import Group
+from koordra.controller.allocation.placer import GroupPlacement
+from koordra.controller.cache.changes import KINDS, Tables
 from koordra.controller.claims import Owner
 from koordra.controller.explain.answer import answer
 from koordra.controller.explain.claims import nearness_of, published, waits_for
-from koordra.controller.explain.forecast.cluster_copy import ClusterCopy, States
-from koordra.controller.explain.forecast.refusals import Refusals
+from koordra.controller.explain.forecast.cluster_copy import States
+from koordra.controller.explain.forecast.intake import Intake, Terms
 from koordra.controller.explain.leader_view import leader_view
 from koordra.controller.explain.question import Question, Subject
 from koordra.controller.explain.view import ClusterView, Planned
-from koordra.controller.gangs.expected.job_reader import JobReader, Read
+from koordra.controller.gangs.expected.job_reader import JobReader
 from koordra.controller.gangs.expected.leader_first import Known, awaiting, lacking
-from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
+from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import statuses_of
 from koordra.controller.gangs.seats.recorded import holds_by_gang, kept_of
-from koordra.controller.legacy.held_back import HeldBack
-from koordra.controller.reconcile.group_queue import Quota
-from koordra.controller.reconcile.reconciler import Reconciler
-from koordra.placement.decide import Excluded
-from koordra.topology.network_topology import Levels
 
 HORIZON: Final = 30.0
 """Seconds that the controller looks ahead at most while it writes nothing: what it could not decide at once
@@ -59,45 +50,13 @@ MOST_PASSES: Final = 500
 _MOST_READS: Final = 200
 
 
-def _nobody(_kind: Kind, _name: str, _namespace: str) -> None:
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a forecast goes by: `now`; what kube-scheduler `refused` lately; `read` finds objects of jobs that
-    gangs belong to; the rest as the Reconciler and the Placer have it."""
-
-    now: datetime
-    refused: Refusals = field(default_factory=dict)
-    quota: Quota | None = None
-    starves_after: float = STARVES_AFTER
-    policy: str = names.DEFAULT_POLICY
-    features: str | None = None
-    levels: Levels | None = None
-    read: Read = _nobody
-
-
 class Forecast:
     """`view`: what questions are answered from, `planned`: what claims have been given, by key."""
 
-    def __init__(self, cluster: Tables, terms: Terms, starving: Mapping[str, float] | None = None) -> None:
+    def __init__(self, taken: Intake, starving: Mapping[str, float] | None = None) -> None:
         """`starving`: groups and gangs, by key, that are known to fit nowhere, and for how many seconds."""
-        self._terms, self._clock = terms, 0.0
-        self._copy = ClusterCopy(cluster, terms.read)
-        self._placer = _Scores(policy=terms.policy, features=terms.features)
-        self._told: dict[str, tuple[Reason, ...]] = {}
-        self._reconciler = Reconciler(
-            self._copy.source,
-            Writer(self._copy, may_write=lambda: True, now=self._wall_clock),
-            clock=lambda: self._clock,
-            reasons=self._note,
-            starves_after=terms.starves_after,
-            placer=self._placer,
-            quota=terms.quota,
-            quotas=terms.quota if isinstance(terms.quota, HeldBack) else NO_QUOTAS,
-            levels=terms.levels,
-        )
+        self._taken, self._terms = taken, taken.terms
+        self._copy, self._placer, self._reconciler = taken.copy, taken.placer, taken.reconciler
         self._why: dict[str, GroupPlacement | None] = {}
         self._recall(starving or {})
         self._run()
@@ -125,16 +84,9 @@ class Forecast:
             if number == 0:
                 self._waiting = dict(queue.groups)
             if self._copy.version == version:
-                if pause is None or self._clock + pause > HORIZON:
+                if pause is None or self._taken.clock + pause > HORIZON:
                     break
-                self._clock += pause
-
-    def _wall_clock(self) -> str:
-        return f"{(self._terms.now + timedelta(seconds=self._clock)).strftime('%Y-%m-%dT%H:%M:%S')}Z"
-
-    def _note(self, claim: Object, reasons: Sequence[Reason]) -> None:
-        if reasons:
-            self._told[objects.key(claim)] = tuple(reasons)
+                self._taken.clock += pause
 
     @cached_property
     def planned(self) -> Mapping[str, Planned]:
@@ -172,7 +124,7 @@ class Forecast:
     def view(self) -> ClusterView:
         """The cluster as it was given, with what is foretold of it."""
         cache, allocation = self._reconciler.cache, self._reconciler.allocation
-        index = GangIndex(cache, UngateTracker())
+        index = self._taken.gangs
         index.gather()
         holds, now = holds_by_gang(cache.holds.values()), self._terms.now.timestamp()
         jobs = JobReader(self._terms.read, lambda: 0.0, _MOST_READS)
@@ -210,7 +162,7 @@ class Forecast:
         """The same, with the words for claims that wait with their gang, or that nobody can allocate; never
         without any."""
         with self.when_done():
-            told = self.why(key) or GroupPlacement(reasons={key: self._told.get(key, ())})
+            told = self.why(key) or GroupPlacement(reasons={key: self._taken.told.get(key, ())})
             if told.reasons.get(key):
                 return told
             text = waits_for(self.view, key) or "the controller has not come to it yet"
@@ -253,26 +205,25 @@ def _waits(claim: Object, classes: Mapping[str, Object]) -> bool:
 
 
 def forecast(cluster: Tables, terms: Terms) -> Forecast:
+    return foretold(_taken(cluster, terms))
+
+
+def foretold(taken: Intake) -> Forecast:
     """Who has waited for long without a place has nodes kept free by now: that is known of the others only
     once it is known who that is."""
-    found = Forecast(cluster, terms)
-    starves_after = terms.starves_after
+    found = Forecast(taken)
+    starves_after = taken.terms.starves_after
     starving = {key: seconds for key, seconds in found.waits if seconds >= starves_after > 0}
-    return Forecast(cluster, terms, starving) if starving and found.planned else found
+    if starving and found.planned:
+        return Forecast(_taken(taken.copy.given(), taken.terms), starving)
+    return found
 
 
-class _Scores(Placer):
-    """`scores` of what was placed last, by claim key."""
-
-    def __init__(self, *, policy: str, features: str | None) -> None:
-        super().__init__(policy=policy, features=features, explains=False)
-        self.scores: dict[str, int] = {}
-
-    def place(self, group: Group, excluded: Excluded, *, why: bool = True) -> GroupPlacement:
-        found = super().place(group, excluded, why=why)
-        if found.score is not None:
-            self.scores.update(dict.fromkeys(found.allocations, found.score))
-        return found
+def _taken(cluster: Tables, terms: Terms) -> Intake:
+    taken = Intake(terms)
+    for kind in KINDS:
+        taken.take(kind, cluster.get(kind, {}).values())
+    return taken
 
 
 def _waited(pods: Sequence[Fields], now: datetime) -> float:

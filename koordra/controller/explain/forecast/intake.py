@@ -1,0 +1,143 @@
+"""A cluster as it is read, page by page: what can be worked out of a part is, before the next part comes.
+
+objects ─▶ ClusterCopy ─ changes ─▶ the indices of a Reconciler, which has made no pass yet
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from koordra.allocator.reasons import Reason
+from koordra.api import names, objects
+from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
+from koordra.api.objects import Object
+from koordra.controller.allocation.placer import GroupPlacement, Placer, UseReader
+from koordra.controller.allocation.reservations import STARVES_AFTER
+from koordra.controller.allocation.reserved.reservations import NO_QUOTAS
+from koordra.controller.allocation.writes import Writer
+from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.controller.cache.groups import Group
+from koordra.controller.explain.forecast.cluster_copy import ClusterCopy
+from koordra.controller.explain.forecast.refusals import Refusals
+from koordra.controller.gangs.expected.job_reader import Read
+from koordra.controller.gangs.membership import GangIndex, UngateTracker
+from koordra.controller.legacy.held_back import HeldBack
+from koordra.controller.reconcile.group_queue import Quota
+from koordra.controller.reconcile.reconciler import Reconciler
+from koordra.placement.candidates.cost_bound import most_free
+from koordra.placement.decide import Excluded
+from koordra.placement.policy.learned_order import InUse
+from koordra.topology.network_topology import Levels
+
+
+def _nobody(_kind: Kind, _name: str, _namespace: str) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a forecast goes by: `now`; what kube-scheduler `refused` lately; `read` finds objects of jobs that
+    gangs belong to; the rest as the Reconciler and the Placer have it."""
+
+    now: datetime
+    refused: Refusals = field(default_factory=dict)
+    quota: Quota | None = None
+    starves_after: float = STARVES_AFTER
+    policy: str = names.DEFAULT_POLICY
+    features: str | None = None
+    levels: Levels | None = None
+    read: Read = _nobody
+
+
+class Intake:
+    """`take` the kinds in the order of `changes.in_order`. `gangs`: those that there are, whatever was let go
+    since; `told`: why claims wait, by key, as the passes tell it; `clock`: seconds since `terms.now`."""
+
+    def __init__(self, terms: Terms) -> None:
+        """Raises PlanError for an unknown policy or gate."""
+        self.terms, self.clock = terms, 0.0
+        self.told: dict[str, tuple[Reason, ...]] = {}
+        self.copy = ClusterCopy(terms.read)
+        self.placer = Scores(policy=terms.policy, features=terms.features)
+        self.reconciler = Reconciler(
+            self.copy.source,
+            Writer(self.copy, may_write=lambda: True, now=self._wall_clock),
+            clock=lambda: self.clock,
+            reasons=self._note,
+            starves_after=terms.starves_after,
+            placer=self.placer,
+            quota=terms.quota,
+            quotas=terms.quota if isinstance(terms.quota, HeldBack) else NO_QUOTAS,
+            levels=terms.levels,
+        )
+        cache = self.reconciler.cache
+        self.placer.follow(cache)
+        self.gangs = GangIndex(cache, UngateTracker())
+
+    def take(self, kind: Kind, some: Collection[Object]) -> None:
+        """Objects of the kind; more of it may come."""
+        self.copy.take(kind, some)
+        self._apply()
+        if kind == PODS:
+            self.reconciler.cache.claim_index.settle()
+            self.placer.count(self.reconciler.cache, map(objects.uid, some))
+
+    def complete(self, kind: Kind, taken: Collection[Object], every: Collection[Object]) -> None:
+        """All of the kind were taken. Those that are not among `every` one are gone: the list was begun
+        anew."""
+        if len(taken) > len(every):
+            there = set(map(objects.key, every))
+            for obj in taken:
+                if objects.key(obj) not in there:
+                    self.copy.lose(kind, obj)
+            self._apply()
+            self.placer.reader = None
+        if kind == RESOURCE_CLAIMS:  # the last that nodes are told of, but for the pods
+            self.placer.read_nodes()
+            conflicts = self.reconciler.allocation.conflicts
+            conflicts.sync()
+            conflicts.over_committed()
+
+    def _apply(self) -> None:
+        self.reconciler.cache.apply(self.copy.source.changes())
+
+    def _wall_clock(self) -> str:
+        return f"{(self.terms.now + timedelta(seconds=self.clock)).strftime('%Y-%m-%dT%H:%M:%S')}Z"
+
+    def _note(self, claim: Object, reasons: Sequence[Reason]) -> None:
+        if reasons:
+            self.told[objects.key(claim)] = tuple(reasons)
+
+
+class Scores(Placer):
+    """`scores` of what was placed last, by claim key."""
+
+    def __init__(self, *, policy: str, features: str | None) -> None:
+        super().__init__(policy=policy, features=features, explains=False)
+        self.scores: dict[str, int] = {}
+        self.reader: UseReader | None = None
+        """Has counted what is in use while the pods came."""
+
+    def count(self, cache: ClusterCache, pods: Iterable[str]) -> None:
+        """What these pods, by uid, run with: claims and classes are there."""
+        self.reader, entries = self.reader or UseReader(self, cache), cache.pod_index.entries
+        self.reader.read([entries[uid] for uid in pods if uid in entries])
+
+    def in_use(self, cache: ClusterCache) -> Iterable[InUse]:
+        return super().in_use(cache) if self.reader is None else self.reader.in_use
+
+    def read_nodes(self) -> None:
+        """What is left of the devices, before anybody asks."""
+        self.engine.settle()
+        index = self.engine.index
+        for info in index.nodes.values():
+            if info.devices.most_free is None:
+                info.devices.most_free = most_free(info, index.taken)
+
+    def place(self, group: Group, excluded: Excluded, *, why: bool = True) -> GroupPlacement:
+        found = super().place(group, excluded, why=why)
+        if found.score is not None:
+            self.scores.update(dict.fromkeys(found.allocations, found.score))
+        return found
