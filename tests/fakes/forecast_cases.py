@@ -5,7 +5,8 @@ what the controller does.
               namespaces of both modes
     first     what is applied, and runs, before
     wanted    claims of templates, shared, Immediate, alone; gangs of all sorts; Deployments; pods in another
-              stack's words; pods that choose nodes and keep others off; names that are not there
+              stack's words; pods that choose nodes and keep others off; names that are not there;
+              reservations, and pods that they are for
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ Dict = dict[str, Any]
 
 NAMESPACES: Final = ("team-a", "team-b", "native")
 CARD: Final = 80
+BOOKED: Final = "2026-11-21T12:00:00Z"
+PAST: Final = "2026-11-20T12:00:00Z"
+"""Long after, and before, the cases happen."""
 
 
 @dataclass
@@ -87,6 +91,7 @@ class _Draw:
             (3, self.deployment),
             (4, self.legacy),
             (3, self.alone_or_immediate),
+            (2, self.reservation),
             (1, self.broken),
         )
         weights, made = zip(*kinds, strict=True)
@@ -197,8 +202,10 @@ class _Draw:
             own["tolerations"] = [{"key": "gpus-only", "operator": "Exists"}]
         if chance.random() < 0.12:
             own["containers"][0]["ports"] = [{"containerPort": 1, "hostPort": 80}]
+        if chance.random() < 0.3:
+            made["metadata"].setdefault("labels", {})["team"] = "owner"
         if chance.random() < 0.12:
-            made["metadata"]["labels"] = {"alone": "yes"}
+            made["metadata"].setdefault("labels", {})["alone"] = "yes"
             term = {
                 "labelSelector": {"matchLabels": {"alone": "yes"}},
                 "topologyKey": "kubernetes.io/hostname",
@@ -283,6 +290,37 @@ class _Draw:
         made = self.claim(self.name("immediate"), self.place())
         made["metadata"]["annotations"] = {names.MODE_LABEL: names.IMMEDIATE}
         return [made]
+
+    def reservation(self) -> list[Dict]:
+        """Kept now, booked ahead, or over. The owners are pods of its namespace of one team."""
+        chance, place = self.chance, self.place()
+        claims = []
+        for name in "ab"[: chance.choice((1, 1, 2))]:
+            requests, configs = self.requests()
+            claims.append({"name": name, "devices": {"requests": requests, "config": configs}})
+        spec = {
+            "owners": [{"labelSelector": {"matchLabels": {"team": "owner"}}}],
+            "claims": claims,
+            "seats": chance.choice((1, 1, 2, 3)),
+            **chance.choice(({}, {}, {}, {"start": BOOKED}, {"expires": PAST})),
+        }
+        if chance.random() < 0.2:
+            spec["priority"] = chance.choice((-5, 5))
+        if chance.random() < 0.2:
+            spec["allocateOnce"] = True
+        if chance.random() < 0.15:
+            spec["nodeSelector"] = {"zone": chance.choice("ab")}
+        if chance.random() < 0.3:
+            spec["tolerations"] = [{"key": "gpus-only", "operator": "Exists"}]
+        metadata = {"name": self.name("kept"), "namespace": place}
+        return [
+            {
+                "apiVersion": "koordra.io/v1alpha1",
+                "kind": "Reservation",
+                "metadata": metadata,
+                "spec": spec,
+            }
+        ]
 
     def broken(self) -> list[Dict]:
         place, name = self.place(), self.name("broken")

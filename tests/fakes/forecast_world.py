@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from koordra.allocator.request.templates import with_template_claims
@@ -37,10 +38,20 @@ from tests.fakes.kube_api import KINDS, FakeCaches, FakeKubeApi
 
 Dict = dict[str, Any]
 SETTINGS: Final = in_a_cluster(Settings())
+BEGINS: Final = datetime(2026, 11, 21, tzinfo=UTC)
 QUIET: Final = 30.0
 """Seconds without a write after which nothing is to come."""
 _KIND: Final[Mapping[str, Kind]] = {kind.kind: kind for kind in (*KINDS, RESOURCE_QUOTAS)}
-_ORDER: Final = ("Namespace", "ResourceQuota", "DeviceClass", "ResourceClaimTemplate", "ResourceClaim", "Pod")
+_REVIEWED: Final = {
+    "Pod": ("/mutate/legacy", "/mutate/pods"),
+    **dict.fromkeys(
+        ("DeviceClass", "ResourceClaimTemplate", "ResourceClaim"), ("/mutate/claims", "/validate")
+    ),
+}
+_ORDER: Final = (
+    *("Namespace", "ResourceQuota", "DeviceClass", "ResourceClaimTemplate", "ResourceClaim"),
+    *("Reservation", "Pod"),
+)
 
 
 class ForecastWorld:
@@ -50,6 +61,7 @@ class ForecastWorld:
         self.random = random.Random(f"world {seed}")
         self.api = FakeKubeApi()
         self.now = 1000.0
+        self.turn_clock(BEGINS)
         self.refused: dict[tuple[str, str], str] = {}
         self._usage = QuotaUsage(SETTINGS, clock=lambda: self.now)
         self._seats = HeldSeats(self._usage.known)
@@ -77,8 +89,12 @@ class ForecastWorld:
             quota=HeldBack(self._usage, self._seats, self._quotas, self.known),
         )
 
+    def turn_clock(self, to: datetime) -> None:
+        """What people call the present moment from now on."""
+        self._epoch = to - timedelta(seconds=self.now)
+
     def _wall_clock(self) -> str:
-        return f"2026-11-21T00:{int(self.now) // 60:02d}:{int(self.now) % 60:02d}Z"
+        return f"{(self._epoch + timedelta(seconds=self.now)).strftime('%Y-%m-%dT%H:%M:%S')}Z"
 
     # applying
 
@@ -100,8 +116,7 @@ class ForecastWorld:
         place = objects.namespace(obj)
         native = objects.labels_of(self.known(kinds.NAMESPACES, place) or {}).get(names.MODE_LABEL)
         prefix = "/native" if native == names.MODE_NATIVE else ""
-        asked = ("/mutate/legacy", "/mutate/pods") if kind is PODS else ("/mutate/claims", "/validate")
-        for path in asked:
+        for path in _REVIEWED.get(kind.kind, ()):
             review = AdmissionRequest(objects.name(obj), "CREATE", kind.kind, place, obj)
             said = self._answers[prefix + path](review)
             if said.problems:

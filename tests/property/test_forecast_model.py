@@ -39,6 +39,7 @@ def one_case(seed: int) -> Faults:
     world.come_to_rest()
     held = world.allocations()
     there = world.objects()
+    world.turn_clock(NOW)
     world.start_controller()
     asked = what_if([*there, *case.wanted], Assumed(), NOW)
     said = asked.plan()

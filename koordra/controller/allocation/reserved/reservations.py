@@ -132,14 +132,13 @@ class DeviceReservations:
         if (obj := now or before) is not None:
             self._quotas.on_hold("DELETED" if now is None else "MODIFIED", obj)
         old, new = (None if obj is None else DeviceHold.of(obj) for obj in (before, now))
-        for hold in filter(None, (old, new)):
-            of = reservation_of_owner(hold.owner)
-            if of is not None:
-                here = self._holds.setdefault(of, {})
-                set_or_drop(here, key, new if hold is new else None)
-                set_or_drop(self._holds, of, here)
-                self._touched.add(of)
-                self._taken_by.move(f"{of} {key}", _claims(old), _claims(new))
+        of_old, of_new = (None if one is None else reservation_of_owner(one.owner) for one in (old, new))
+        for of in filter(None, dict.fromkeys((of_old, of_new))):
+            here, hold = self._holds.setdefault(of, {}), new if of == of_new else None
+            set_or_drop(here, key, hold)
+            set_or_drop(self._holds, of, here)
+            self._touched.add(of)
+            self._taken_by.move(f"{of} {key}", _claims(old if of == of_old else None), _claims(hold))
 
     def _on_claim(self, _key: str, before: Object | None, _now: Object | None) -> None:
         """It may have taken from several."""

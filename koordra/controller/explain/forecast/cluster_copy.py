@@ -115,7 +115,8 @@ class ClusterCopy:
         """Put these in place of what there is, which is returned."""
         before = {place: self.tables[place[0]].get(place[1]) for place in states}
         for (kind, key), obj in states.items():
-            self._put(kind, key, obj)
+            if obj is not None or before[kind, key] is not None:  # what was made and taken away is nowhere
+                self._put(kind, key, obj)
         return before
 
     def _store(self, kind: Kind, obj: Object, *, uid: str) -> Object:
