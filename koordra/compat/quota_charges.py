@@ -12,7 +12,9 @@ it has to be said. MIG instances have names of their own, but in dialects that g
 of cards.
 
 koordra's own names hold for every dialect: koordra.io/gpu (devices), koordra.io/gpu-memory (bytes),
-koordra.io/gpu-cores (percent). Nothing amounts to less than nothing: other pods would be bounded by less.
+koordra.io/gpu-cores (percent), koordra.io/nic (NICs and shares of them), koordra.io/nic-share (percent).
+Handwritten claims count under these too (controller/quota/claims). Nothing amounts to less than nothing:
+other pods would be bounded by less.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from koordra.quantity import to_int
 OWN_COUNT: Final = "koordra.io/gpu"
 OWN_MEMORY: Final = "koordra.io/gpu-memory"
 OWN_CORES: Final = "koordra.io/gpu-cores"
+OWN_NICS: Final = "koordra.io/nic"
+OWN_NIC_SHARE: Final = "koordra.io/nic-share"
 TEMPLATE_NAME: Final = re.compile(r"koordra-([a-z-]+)-[0-9a-f]{32}")
 _MIG_PROFILE: Final = re.compile(r"""profile == ["'](\d+g\.\d+gb(?:\+[a-z0-9.]+)?)["']""")
 _COUNTED: Final = (names.CAPACITY_MEMORY, names.CAPACITY_CORES, names.CAPACITY_SHARE)
@@ -41,7 +45,10 @@ _OWN: Final[Mapping[str, charges.Charge]] = {
     OWN_COUNT: charges.count,
     OWN_MEMORY: charges.memory_in(lambda _: 1),
     OWN_CORES: charges.compute,
+    OWN_NICS: lambda claim: claim.nics,
+    OWN_NIC_SHARE: charges.nics,
 }
+OWN: Final = frozenset(_OWN)
 
 Amounts = Mapping[str, int | None]
 
@@ -119,13 +126,14 @@ def _charged(spec: Fields, settings: Settings) -> Charged:
     """Raises InvalidInput for what nobody but a user wrote."""
     claim = ResourceClaim.from_dict({"spec": spec})
     percents, tflops = dict(_figures(claim, "memoryPercent")), dict(_figures(claim, "tflops"))
-    shares, nics = [], 0
+    shares, nics, nic_percent = [], 0, 0
     for request in claim.requests:
         asked = request.alternatives[-1]
         said = asked.capacity_spelled
         capacity = {name: max(0, to_int(said[name])) for name in _COUNTED if name in said}
         if asked.device_class in (names.CLASS_NIC, names.CLASS_VF):
-            nics += asked.count * capacity.get(names.CAPACITY_SHARE, 100)
+            nics += asked.count
+            nic_percent += asked.count * capacity.get(names.CAPACITY_SHARE, 100)
             continue
         is_mig = asked.device_class == names.CLASS_MIG
         shares.append(
@@ -140,7 +148,7 @@ def _charged(spec: Fields, settings: Settings) -> Charged:
                 mig=is_mig,
             )
         )
-    return Charged(settings, shares, nics)
+    return Charged(settings, shares, nics, nic_percent)
 
 
 def _profile(selectors: Iterable[str]) -> str:

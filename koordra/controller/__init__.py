@@ -2,7 +2,6 @@
 
     run                the process: the webhook with all its paths, in every replica; the lease, and the
                        leader's term
-    leadership         who is active; stops a writer before its lease ends
     claims             reading ResourceClaims
 
     reconcile/         the loops of a term, and a pass of the main one: which groups have their turn, in which
@@ -10,6 +9,7 @@
     allocation/        one allocation, from what it is decided from to its writes
     cache/             objects as the watches have them, our own writes laid over, and the indices that a pass
                        acts on
+    quota/             ResourceQuotas that bound shares of devices
     gangs/             pods of one job that get their devices together
     autoscale/         nodes that are not there yet
     reporting/         Events, metrics and latency

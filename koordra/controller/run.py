@@ -27,10 +27,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from koordra.api.kinds import PODS, RESOURCE_CLAIMS
+from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.controller.allocation.leftover_store import LeftoverStore
 from koordra.controller.allocation.placer import Placer
-from koordra.controller.allocation.reserved.reservations import NO_QUOTAS
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Informers
 from koordra.controller.elastic.reconcile import start_elastic
@@ -39,12 +38,14 @@ from koordra.controller.explain.leader_view import leader_view
 from koordra.controller.explain.question import PREFIX
 from koordra.controller.explain.questions import Questions
 from koordra.controller.gangs.imex.members import DomainMembers
-from koordra.controller.leadership import LeaderLease, Standing
 from koordra.controller.legacy.admission import LegacyWebhook
 from koordra.controller.legacy.annotations import PeerAnnotations, start_peer_annotations
 from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.settings import LegacySettings
+from koordra.controller.quota.controller import QuotaController
+from koordra.controller.quota.webhook import QuotaWebhook
 from koordra.controller.reconcile.leader_figures import LeaderFigures
+from koordra.controller.reconcile.leadership import LeaderLease, Standing
 from koordra.controller.reconcile.node_evictions import NodeEvictions
 from koordra.controller.reconcile.pod_requeue import PodRequeue, has_ours
 from koordra.controller.reconcile.reconcile_loop import run_passes
@@ -127,16 +128,20 @@ def start_webhook(
         return None
     sys.setswitchinterval(SWITCH)
     lookups = Lookups(client)
-    rewriting = LegacyWebhook(client, legacy, lookups, metrics=metrics) if legacy else None
+    compat = legacy.compat if legacy else None
+    quota = QuotaWebhook(client, lookups, compat, namespace=settings.namespace)
+    rewriting = LegacyWebhook(client, legacy, lookups, quota, metrics=metrics) if legacy else None
+    answers = paths(lookups, quota.with_percent_bounds if settings.percent_bounds else None)
     server = WebhookServer(
         parse_address(settings.address),
-        paths(lookups) | (rewriting.paths() if rewriting else {}),
+        answers | quota.paths() | (rewriting.paths() if rewriting else {}),
         metrics=metrics,
-        ready=lambda: lookups.is_synced() and (not rewriting or rewriting.is_synced()),
+        ready=lambda: all(each.is_synced() for each in (lookups, quota, rewriting) if each),
         well=is_well,
         gets={PREFIX: ExplainEndpoint(client, questions, metrics=metrics).get} if questions else {},
     )
     lookups.start(stop)
+    quota.start(stop)
     if rewriting:
         rewriting.start(stop)
     spawn(
@@ -241,9 +246,9 @@ def _term(
         client, own_namespace=settings.lease_namespace, now=wall_clock, may_write=may_write, stop=stop
     )
     changed, elastic_changed, peers_changed = threading.Event(), threading.Event(), threading.Event()
-    legacy = settings.legacy and LegacyController(
-        client, settings.legacy, report=process.report, may_write=may_write, wake=changed.set
-    )
+    compat = settings.legacy.compat if settings.legacy else None
+    quotas = QuotaController(client, compat, report=process.report, wake=changed.set)
+    legacy = settings.legacy and LegacyController(quotas, settings.legacy, process.report, may_write)
     requeue = PodRequeue(
         client,
         ours=lambda pod: has_ours(pod, caches.get),
@@ -255,12 +260,10 @@ def _term(
         changed=(changed, elastic_changed, peers_changed),
         stop=stop,
         listeners={
-            PODS: [
-                requeue.on_pod,
-                *([legacy.on_pod] if legacy else []),
-                partial(latency.observe, PODS),
-            ],
-            RESOURCE_CLAIMS: [partial(latency.observe, RESOURCE_CLAIMS)],
+            PODS: [requeue.on_pod, quotas.on_pod, partial(latency.observe, PODS)],
+            RESOURCE_CLAIMS: [quotas.on_claim, partial(latency.observe, RESOURCE_CLAIMS)],
+            DEVICE_CLASSES: [quotas.on_class],
+            RESOURCE_SLICES: [quotas.on_slice],
         },
     )
     latency.begin_term()
@@ -279,6 +282,7 @@ def _term(
         clock=time.monotonic,
         report=process.report,
     ).start(stop)
+    quotas.start(caches, stop)
     if legacy:
         legacy.start(caches, stop)
     if settings.elastic_gpu:
@@ -309,8 +313,7 @@ def _term(
         preemption=settings.preemption,
         placer=Placer(learned=store.read(), asks_again=True),
         latency=latency,
-        quota=legacy.held if legacy else None,
-        quotas=legacy or NO_QUOTAS,
+        quotas=quotas,
         immediate=settings.immediate,
         levels=settings.levels,
     )

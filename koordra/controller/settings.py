@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.cache.fabrics import written_levels
 from koordra.controller.cache.immediate_claims import MOST_DEVICES, ImmediateRules
-from koordra.controller.leadership import LeaseTimes
 from koordra.controller.legacy.settings import LegacySettings
+from koordra.controller.reconcile.leadership import LeaseTimes
 from koordra.topology.network_topology import Levels
 
 

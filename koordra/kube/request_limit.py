@@ -9,8 +9,8 @@ What matters most waits least:
                 else, so that no tenant's pods and no words about allocations hold allocations up
     the rest    in turn, each as soon as there is a token
 
-Waiting is part of a request's time limit, which the fence of the lease (controller/leadership) rests on: what
-has no turn in that time fails like a request that nobody answered, and was not sent.
+Waiting is part of a request's time limit, which the fence of the lease (controller/reconcile/leadership)
+rests on: what has no turn in that time fails like a request that nobody answered, and was not sent.
 """
 
 from __future__ import annotations

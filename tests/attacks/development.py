@@ -17,7 +17,7 @@ import pytest
 
 from koordra.api.kinds import LEASES
 from koordra.cel.selectors import admission_error
-from koordra.controller.leadership import _GIVEN_AWAY
+from koordra.controller.reconcile.leadership import _GIVEN_AWAY
 from koordra.controller.run import LEASE_NAME, run, start_webhook
 from koordra.controller.settings import Settings
 from koordra.controller.webhook.cert_rotation import WebhookSettings

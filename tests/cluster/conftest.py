@@ -164,6 +164,7 @@ def controller(
         "--elastic-gpu",
         "--peer-annotations",
         "--immediate-annotation",
+        "--percent-bounds",
         "--topology-levels",
         ",".join(f"{level}={label}" for level, label in LEVELS.items()),
     ]

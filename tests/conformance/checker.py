@@ -140,7 +140,9 @@ class _Judge:
             got, policy = amount(result["consumedCapacity"][name]), capacity.get("requestPolicy", {})
             value = wanted.get(name, wanted.get(f"{result['driver']}/{name}"))
             need = amount(value) if value is not None else None
-            if need is None and name == "memory" and "memoryPercent" in special:
+            if name == "memory" and "memoryPercent" in special:
+                if need is not None and got > need:
+                    yield f"{key}: {name} at most {need}, consumed {got}"
                 # A percentage is rounded down to a step, so that parts of a hundred percent fit together.
                 need = amount(capacity["value"]) * special["memoryPercent"] / 100
                 need -= amount(policy.get("validRange", {}).get("step", "1"))

@@ -146,7 +146,8 @@ class _Draw:
         return found
 
     def quota(self) -> Dict:
-        hard = {"requests.nvidia.com/gpu": str(self.chance.randint(1, 3))}
+        name = self.chance.choice(("nvidia.com/gpu", "koordra.io/gpu"))
+        hard = {f"requests.{name}": str(self.chance.randint(1, 3))}
         metadata = {"name": "cards", "namespace": self.chance.choice(NAMESPACES[:2]), "uid": "quota"}
         return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
 

@@ -22,12 +22,15 @@ from koordra.compat.settings import Settings
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.legacy.admission import Admission
-from koordra.controller.legacy.held_back import HeldBack
-from koordra.controller.legacy.held_seats import HeldSeats
 from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.legacy.templates import Templates
 from koordra.controller.legacy.translation import Translations
-from koordra.controller.legacy.usage import QuotaUsage
+from koordra.controller.quota.claim_usage import ClaimUsage
+from koordra.controller.quota.held_back import HeldBack
+from koordra.controller.quota.held_seats import HeldSeats
+from koordra.controller.quota.published import PublishedDevices
+from koordra.controller.quota.usage import QuotaUsage
+from koordra.controller.quota.webhook import PATH, ClaimQuota
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.webhook.handlers import paths
 from koordra.controller.webhook.lookups import ReviewLookups
@@ -64,6 +67,9 @@ class ForecastWorld:
         self.turn_clock(BEGINS)
         self.refused: dict[tuple[str, str], str] = {}
         self._usage = QuotaUsage(SETTINGS, clock=lambda: self.now)
+        self._published = PublishedDevices()
+        self._claims = ClaimUsage(self._usage, self._published)
+        self._claim_quota = ClaimQuota(self._usage, self._claims, self._quotas, None)
         self._seats = HeldSeats(self._usage.known)
         templates = Templates(
             self.api,  # type: ignore[arg-type]
@@ -73,6 +79,7 @@ class ForecastWorld:
         )
         legacy = Admission(SETTINGS, self, templates, self._usage, self._quotas, Translations(SETTINGS))
         self._answers = paths(self) | {
+            PATH: self._claim_quota,
             "/mutate/legacy": lambda asked: legacy(asked, False),
             "/native/mutate/legacy": lambda asked: legacy(asked, True),
         }
@@ -86,7 +93,7 @@ class ForecastWorld:
             self.caches,  # type: ignore[arg-type]
             Writer(self.api, may_write=lambda: True, now=self._wall_clock),
             clock=lambda: self.now,
-            quota=HeldBack(self._usage, self._seats, self._quotas, self.known),
+            quotas=HeldBack(self._usage, self._seats, self._quotas, self.known, self._claims.amounts),
         )
 
     def turn_clock(self, to: datetime) -> None:
@@ -100,7 +107,16 @@ class ForecastWorld:
 
     def store(self, stored: Iterable[Dict]) -> None:
         for obj in stored:
-            self.api.create(_KIND[obj["kind"]], obj, namespace=objects.metadata(obj).get("namespace"))
+            kind = _KIND[obj["kind"]]
+            self._heard(kind, self.api.create(kind, obj, namespace=objects.metadata(obj).get("namespace")))
+
+    def _heard(self, kind: Kind, stored: Dict) -> None:
+        if kind is kinds.RESOURCE_SLICES:
+            self._published.on_slice("ADDED", stored)
+        elif kind is kinds.DEVICE_CLASSES:
+            self._claims.on_class("ADDED", stored)
+        elif kind is RESOURCE_CLAIMS:
+            self._claims.on_claim("ADDED", stored)
 
     def apply(self, manifests: Iterable[Dict], *, created: str) -> None:
         """One `kubectl apply`: all within a second; the webhook answers for each, and owners make pods."""
@@ -124,27 +140,47 @@ class ForecastWorld:
                 return
             obj = obj if said.object is None else said.object
         obj["metadata"] = {**obj["metadata"], "uid": self._uid()}
+        if kind is RESOURCE_CLAIMS and self._is_over(obj):
+            return
         stored = self.api.create(kind, obj, namespace=place)
+        self._heard(kind, stored)
         if kind is PODS:
             self._usage.on_pod("ADDED", stored)
+
+    def _is_over(self, claim: Dict) -> bool:
+        review = AdmissionRequest(
+            objects.uid(claim), "CREATE", RESOURCE_CLAIMS.kind, objects.namespace(claim), claim
+        )
+        if problems := self._answers[PATH](review).problems:
+            self.refused[RESOURCE_CLAIMS.kind, planned_key(claim)] = str(problems[0])
+        return bool(problems)
 
     def _make_claims(self) -> None:
         """As kube-controller-manager does, of the templates that there are, under names that nobody can
         foretell."""
         given = [*self.api.all(PODS), *self.api.all(RESOURCE_CLAIM_TEMPLATES)]
-        called: dict[str, str] = {}
+        called, over = dict[str, str](), set[str]()
         made = [obj for obj in with_template_claims(given) if obj not in given]
         for claim in (dict(one) for one in made if one["kind"] == RESOURCE_CLAIMS.kind):
             name = objects.name(claim)
             called[name] = f"{name}-{self.random.randrange(16**5):05x}"
             claim["metadata"] = {**claim["metadata"], "name": called[name], "uid": self._uid()}
-            self.api.create(RESOURCE_CLAIMS, claim, namespace=objects.namespace(claim))
+            if self._is_over(claim):
+                over.add(called[name])
+            else:
+                self._heard(
+                    RESOURCE_CLAIMS,
+                    self.api.create(RESOURCE_CLAIMS, claim, namespace=objects.namespace(claim)),
+                )
         for pod in (one for one in made if one["kind"] == PODS.kind):
             status = copy.deepcopy(dict(pod["status"]))
             for entry in status["resourceClaimStatuses"]:
                 entry["resourceClaimName"] = called.get(
                     entry["resourceClaimName"], entry["resourceClaimName"]
                 )
+            status["resourceClaimStatuses"] = [
+                entry for entry in status["resourceClaimStatuses"] if entry["resourceClaimName"] not in over
+            ]
             self._edit_pod(pod, status=status)
 
     def _uid(self) -> str:

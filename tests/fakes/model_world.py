@@ -52,7 +52,7 @@ from koordra.api.kinds import (
 from koordra.api.objects import Object
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Change, ChangeQueue
-from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
+from koordra.controller.reconcile.leadership import LeaderLease, LeaseTimes, Standing
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.errors import ApiUnreachable, Forbidden, KoordraError
 from tests.fakes.cluster import Cluster

@@ -18,7 +18,7 @@ def main() -> None:
     stop = lifecycle.stop_on_signals()
 
     from koordra import logs
-    from koordra.controller.leadership import LeaseTimes
+    from koordra.controller.reconcile.leadership import LeaseTimes
     from koordra.controller.run import run
     from koordra.controller.settings import Settings
     from koordra.kube.kubeconfig import new_client

@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from koordra.controller.leadership import LeaseTimes
+from koordra.controller.reconcile.leadership import LeaseTimes
 from koordra.process import progress, watchdog
 
 

@@ -16,7 +16,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "koordra.allocator.devices.partitionable_gpu",
     ),
     "search": ("koordra.allocator.search", "koordra.allocator.group_search"),
-    "lease": ("koordra.controller.leadership",),
+    "lease": ("koordra.controller.reconcile.leadership",),
     "evictions": ("koordra.controller.reconcile.node_evictions", "koordra.evictions"),
     "health": ("koordra.process.watchdog", "koordra.process.progress", "koordra.nesting"),
     "writer": (

@@ -18,9 +18,9 @@ from koordra.controller.allocation import writes
 from koordra.controller.allocation.writes import Writer, WriteResult
 from koordra.controller.cache import assume_cache
 from koordra.controller.cache.assume_cache import AssumeCache
-from koordra.controller.leadership import LeaderLease
 from koordra.controller.reconcile import reconciler
 from koordra.controller.reconcile.allocation_step import AllocationStep
+from koordra.controller.reconcile.leadership import LeaderLease
 from koordra.errors import NotFound
 from koordra.placement.index import ClusterIndex
 from tests.fakes.mutated import mutated

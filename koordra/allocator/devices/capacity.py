@@ -117,8 +117,12 @@ def demand_of(
             return Unmet(f"{name}: requested {amount_text(name, amount)}, {_unknown(name, device.capacity)}")
         asked[found] = amount, alternative.capacity_spelled.get(name, str(amount))
     memory = _published_name(names.CAPACITY_MEMORY, device.capacity, driver)
-    if memory_percent is not None and memory is not None and memory not in asked:
-        asked[memory] = _part(device.capacity[memory], memory_percent), device.capacity[memory].spelled
+    if memory_percent is not None and memory is not None:
+        of_card, most = part_of(device.capacity[memory], memory_percent), asked.get(memory)
+        if most is not None and of_card > most[0]:
+            clause = f"{memory}: {memory_percent} % of the device is {amount_text(memory, of_card)}"
+            return Unmet(f"{clause}, capacity.requests allows {most[1]}")
+        asked[memory] = of_card, device.capacity[memory].spelled
     compute = _published_name(names.CAPACITY_CORES, device.capacity, driver)
     if cores is not None and compute is not None and compute not in asked:
         asked[compute] = cores, "1"
@@ -139,7 +143,9 @@ def demand_of(
     return Demand(amounts, forms)
 
 
-def _part(capacity: Capacity, percent: int) -> Decimal:
+def part_of(capacity: Capacity, percent: int) -> Decimal:
+    """A percentage of a capacity, in whole steps: rounded down, so that parts of a hundred percent fit
+    together."""
     exact = (capacity.value * percent / 100).to_integral_value(ROUND_FLOOR)
     policy = capacity.policy
     if policy is None or not policy.has_range or policy.step is None:

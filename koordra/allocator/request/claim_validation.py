@@ -7,9 +7,9 @@
                 alternatives; what names nobody would be overlooked, and a scope that is overlooked is a
                 promise broken
 
-One rule is koordra's own: a claim says the memory of a request in bytes (`capacity`) or in percent
-(`memoryPercent`), and its compute in percent (`capacity`) or in TFLOPS (`tflops`), since one of the two would
-be overlooked. What the class says is a default, which the request may override.
+One rule is koordra's own: a claim says the compute of a request in percent (`capacity`) or in TFLOPS
+(`tflops`), since one of the two would be overlooked. Memory in bytes beside `memoryPercent` bounds it. What
+the class says is a default, which the request may override.
 """
 
 from __future__ import annotations
@@ -73,12 +73,10 @@ def memory_in_doubt(name: str, spelled: str) -> str:
 
 
 def refuse_amounts_said_twice(claim: ResourceClaim, entry: Configuration, parameters: object) -> None:
-    """Raises ClaimRefused where the entry's `memoryPercent` is about a request for bytes of memory, or its
-    `tflops` about one for cores."""
+    """Raises ClaimRefused where the entry's `tflops` are about a request for cores. Bytes of memory beside a
+    `memoryPercent` are the most that it may come to (devices/capacity)."""
     if not isinstance(parameters, GpuConfig):
         return
-    if parameters.memory_percent is not None:
-        _refuse_twice(claim, entry, names.CAPACITY_MEMORY, "memoryPercent")
     if parameters.tflops is not None:
         _refuse_twice(claim, entry, names.CAPACITY_CORES, "tflops")
 

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     help="Directory with tls.crt and tls.key that somebody else renews (cert-manager).  [default: self-signed, in a Secret]",
 )
 @click.option("--webhook-host", help="Name or address for the certificate besides those of the Service.")
+@options.flag(
+    "--percent-bounds",
+    "Write into capacity.requests of claim templates the most that a memoryPercent may come to, for Kueue.",
+)
 @options.metrics_address
 @click.option(
     "--node-metrics/--no-node-metrics",
@@ -101,6 +105,7 @@ def command(
     webhook_address: str,
     webhook_certificates: Path | None,
     webhook_host: str | None,
+    percent_bounds: bool,
     log_level: str,
     log_json: bool,
     **settings: Any,
@@ -153,7 +158,9 @@ def command(
     )
     start_webhook(
         client,
-        WebhookSettings(webhook_address, lease_namespace, webhook_certificates, webhook_host or ""),
+        WebhookSettings(
+            webhook_address, lease_namespace, webhook_certificates, webhook_host or "", percent_bounds
+        ),
         metrics=metrics,
         stop=stop,
         legacy=legacy,

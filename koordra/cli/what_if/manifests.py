@@ -95,7 +95,7 @@ def what_if(manifests: Sequence[Fields], assumed: Assumed, now: datetime) -> Wha
     terms = Terms(
         now,
         events,
-        stored.quota,
+        stored.quotas,
         policy=assumed.policy,
         features=assumed.features,
         levels=assumed.levels,

@@ -15,11 +15,12 @@ from koordra.compat.settings import Settings
 
 
 class Charged(NamedTuple):
-    """The shares of a claim, MIG instances among them, and percent of NICs."""
+    """The shares of a claim, MIG instances among them, its NICs, and percent of NICs."""
 
     settings: Settings
     shares: Sequence[Share]
     nics: int = 0
+    nic_percent: int = 0
 
 
 Charge = Callable[[Charged], int | None]
@@ -63,7 +64,8 @@ percent: Final = summed(_percent)
 
 
 def nics(claim: Charged) -> int:
-    return claim.nics
+    """Percent."""
+    return claim.nic_percent
 
 
 def memory_in(unit: Callable[[Settings], int], *, of_shares: bool = False) -> Charge:

@@ -99,8 +99,8 @@ label | y | scheduling.koordinator.sh/topology-key-to-explain | asks Koordinator
 label | warned | pod.koordinator.sh/is-pre-allocatable | a Reservation may take the pod over | is about Reservations of Koordinator's; take it out
 label | y | pod.koordinator.sh/mutating-update | Koordinator's webhook looks at updates too | stays: its webhook reads it
 label | y | pod.koordinator.sh/skip-enhanced-validation | Koordinator's webhook looks less closely | stays: its webhook reads it
-label | warned | quota.scheduling.koordinator.sh/name | the ElasticQuota that the pod counts in | does not see claims; count them in a ResourceQuota (docs/migrate/quota.md)
-label | warned | quota.scheduling.koordinator.sh/tree-id | the tree of that quota | does not see claims; count them in a ResourceQuota (docs/migrate/quota.md)
+label | warned | quota.scheduling.koordinator.sh/name | the ElasticQuota that the pod counts in | does not see claims; count them in a ResourceQuota (docs/quota.md)
+label | warned | quota.scheduling.koordinator.sh/tree-id | the tree of that quota | does not see claims; count them in a ResourceQuota (docs/quota.md)
 label | warned | quota.scheduling.koordinator.sh/preemptible | whether the quota may take the pod's part back | is not read where koordra displaces pods; write a PriorityClass
 label | y | pod-group.scheduling.sigs.k8s.io | the PodGroup of the pod | stays: koordra's controller reads it too
 label | y | pod-group.scheduling.sigs.k8s.io/name | the gang of the pod | stays: koordra's controller reads it too
@@ -117,8 +117,8 @@ kind | y | NodeMetric.slo.koordinator.sh | what a node uses | stays: about CPUs 
 kind | y | PodMigrationJob.scheduling.koordinator.sh | an eviction with a Reservation first | stays: its descheduler does that
 kind | y | ClusterNetworkTopology.scheduling.koordinator.sh | levels of the network | stays: koordra's controller reads it too
 kind | y | Recommendation.analysis.koordinator.sh | what a workload should ask for | stays: about CPUs and memory
-field | warned | ElasticQuota.scheduling.sigs.k8s.io: spec.min | what the quota is sure of | counts devices by names that claims do not use; count devices of classes in a ResourceQuota (docs/migrate/quota.md)
-field | warned | ElasticQuota.scheduling.sigs.k8s.io: spec.max | what the quota may have at most | counts devices by names that claims do not use; count devices of classes in a ResourceQuota (docs/migrate/quota.md)
+field | warned | ElasticQuota.scheduling.sigs.k8s.io: spec.min | what the quota is sure of | counts devices by names that claims do not use; bound shares by koordra.io/gpu, koordra.io/gpu-memory, ... in a ResourceQuota (docs/quota.md)
+field | warned | ElasticQuota.scheduling.sigs.k8s.io: spec.max | what the quota may have at most | counts devices by names that claims do not use; bound shares by koordra.io/gpu, koordra.io/gpu-memory, ... in a ResourceQuota (docs/quota.md)
 field | warned | PodGroup.scheduling.sigs.k8s.io: spec.minResources | what the gang needs to start | counts devices by names that claims do not use; take the devices out: minMember and the members' claims say it
 node | y | node.koordinator.sh/gpu-partition-policy | Honor or Prefer | is read by koordra too
 node | y | scheduling.koordinator.sh/gpu-partitions (Device) | the partitions of a node | koordra works them out from NVLink

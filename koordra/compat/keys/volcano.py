@@ -90,9 +90,9 @@ field | warned | CronJob.batch.volcano.sh: spec.jobTemplate.spec.schedulerName |
 field | warned | JobTemplate.flow.volcano.sh: spec.schedulerName | the scheduler of all its pods | stays, and has to honour ResourceClaims; take it out for kube-scheduler
 field | warned | Job.batch.volcano.sh: spec.minResources | what the gang needs to start | counts devices by names that claims do not use; take the devices out: minAvailable and the members' claims say it
 field | warned | PodGroup.scheduling.volcano.sh: spec.minResources | what the gang needs to start | counts devices by names that claims do not use; take the devices out: minMember and the members' claims say it
-field | warned | Queue.scheduling.volcano.sh: spec.capability | what the queue may have at most | counts devices by names that claims do not use; count devices of classes in a ResourceQuota (docs/migrate/quota.md)
-field | warned | Queue.scheduling.volcano.sh: spec.deserved | what the queue is to have | counts devices by names that claims do not use; count devices of classes in a ResourceQuota (docs/migrate/quota.md)
-field | warned | Queue.scheduling.volcano.sh: spec.guarantee.resource | what the queue is sure of | counts devices by names that claims do not use; count devices of classes in a ResourceQuota (docs/migrate/quota.md)
+field | warned | Queue.scheduling.volcano.sh: spec.capability | what the queue may have at most | counts devices by names that claims do not use; bound shares by koordra.io/gpu, koordra.io/gpu-memory, ... in a ResourceQuota (docs/quota.md)
+field | warned | Queue.scheduling.volcano.sh: spec.deserved | what the queue is to have | counts devices by names that claims do not use; bound shares by koordra.io/gpu, koordra.io/gpu-memory, ... in a ResourceQuota (docs/quota.md)
+field | warned | Queue.scheduling.volcano.sh: spec.guarantee.resource | what the queue is sure of | counts devices by names that claims do not use; bound shares by koordra.io/gpu, koordra.io/gpu-memory, ... in a ResourceQuota (docs/quota.md)
 setting | y | resourceCountName | the name of vgpu-number in this cluster | read from device-config.yaml
 setting | y | resourceMemoryName | the name of vgpu-memory | read from device-config.yaml
 setting | y | resourceMemoryPercentageName | the name of vgpu-memory-percentage | read from device-config.yaml

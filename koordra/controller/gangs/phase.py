@@ -36,7 +36,7 @@ members after its commit: refused by the scheduler, on a lost node, deleted. It 
 before everything of its priority, and after its timeout gives up all it has (policy Restart). So nobody waits
 for ever for somebody who waits.
 
-Members beyond a quota (legacy/quota) are not planned; where too few are left, the gang waits as a whole.
+Members beyond a quota (quota/) are not planned; where too few are left, the gang waits as a whole.
 """
 
 from __future__ import annotations

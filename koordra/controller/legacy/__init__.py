@@ -8,9 +8,6 @@
     admission    one review, from the pod to the answer; what a replica of the webhook follows for it
     translation  the pod as it is stored; native form
     templates    made sure of, made again, deleted
-    quota        ResourceQuotas, and which pods beyond them get no devices
-    held_back    the same of the pods that wait now
-    usage        what a namespace's legacy pods add up to
     settings     what an operator may say
     controller   a leader's loop
     annotations  what the stacks' schedulers wrote on pods, for programs that read it

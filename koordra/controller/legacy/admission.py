@@ -30,20 +30,22 @@ from typing import Final
 from koordra.api import objects
 from koordra.api.classic.notes import Notes
 from koordra.api.elastic import elastic_pods
-from koordra.api.kinds import PODS
+from koordra.api.kinds import PODS, RESOURCE_CLAIM_TEMPLATES
 from koordra.api.objects import Object
 from koordra.compat.dialects import DIALECTS, dialect_named
 from koordra.compat.rewrite import Rewritten, has_dialect, rewrite
 from koordra.compat.settings import Settings
-from koordra.controller.legacy.quota import Charge, bounded, refusal
 from koordra.controller.legacy.settings import IGNORE, OPT_OUT, LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates, TemplateStore
 from koordra.controller.legacy.translation import Translations
-from koordra.controller.legacy.usage import ADMITTED, QuotaUsage, QuotaWatch, counted_part, reviews
+from koordra.controller.quota.bounds import Charge, bounded, refusal
+from koordra.controller.quota.record import QuotaRecord
+from koordra.controller.quota.usage import ADMITTED, QuotaUsage, counted_part, reviews
+from koordra.controller.quota.webhook import NOT_READY, PATIENCE, QuotaWebhook, unavailable
 from koordra.controller.webhook.handlers import admitted
 from koordra.controller.webhook.lookups import KnownObjects, Lookups
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
-from koordra.errors import InvalidInput, InvalidManifest
+from koordra.errors import ApiError, InvalidInput, InvalidManifest
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache
 from koordra.metrics import Metrics, counter
@@ -70,7 +72,8 @@ TEMPLATES: Final = counter(
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """`quotas` gives the ResourceQuotas of a namespace. `count` gets (dialect, outcome)."""
+    """`quotas` gives the ResourceQuotas of a namespace; `record`: what other replicas let in, for namespaces
+    where no leader counts again. `count` gets (dialect, outcome)."""
 
     settings: Settings
     lookups: KnownObjects
@@ -78,6 +81,7 @@ class Admission:
     usage: QuotaUsage
     quotas: Callable[[str], list[Object]]
     translations: Translations
+    record: QuotaRecord | None = None
     count: Callable[[str, str], None] = lambda dialect, outcome: None
 
     def __call__(self, asked: AdmissionRequest, in_native: bool) -> AdmissionResponse:
@@ -122,7 +126,10 @@ class Admission:
     ) -> AdmissionResponse:
         assert found.template is not None
         template, namespace = found.template, objects.namespace(pod)
-        pod, why = self._charged(pod, template, asked)
+        try:
+            pod, why = self._charged(pod, template, asked, in_native=in_native)
+        except ApiError as error:
+            return unavailable(InvalidManifest(f"the pod could not be charged to its quota: {error}"))
         if why:
             self.count(found.dialect, "over_quota")
             return _forbidden(pod, why)
@@ -139,9 +146,11 @@ class Admission:
         self.count(found.dialect, "dry_run" if asked.is_dry_run else "rewritten")
         return AdmissionResponse(object=admitted(pod, self.lookups, native=in_native, made=template))
 
-    def _charged(self, pod: Object, template: Object, asked: AdmissionRequest) -> tuple[Object, str]:
+    def _charged(
+        self, pod: Object, template: Object, asked: AdmissionRequest, *, in_native: bool
+    ) -> tuple[Object, str]:
         """The pod, and why it may not be admitted. It carries the review's uid where it was charged to a
-        quota."""
+        quota. Raises ApiError where that cannot be told to other replicas, and has to be."""
         name, namespace = objects.name(template), objects.namespace(pod)
         amounts = self.usage.amounts_of(name, template["spec"]["spec"])
         quotas = [
@@ -153,9 +162,14 @@ class Admission:
             return pod, ""
         self.usage.recall(namespace, template=self.templates.known, claim=self.lookups.for_review().claim)
         asking = Charge(pod, amounts)
-        why = self.usage.reserve(
-            asked.uid, asking, lambda: refusal(quotas, asking, self.usage.counted), keep=not asked.is_dry_run
-        )
+
+        def refused() -> str:
+            return refusal(quotas, asking, self.usage.counted)
+
+        if in_native and self.record is not None and not asked.is_dry_run:
+            why = self.record.admit(asked.uid, asking, refused)
+        else:
+            why = self.usage.reserve(asked.uid, asking, refused, keep=not asked.is_dry_run)
         annotations = {**objects.annotations_of(pod), ADMITTED: ",".join((*reviews(pod), asked.uid))}
         return {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}, why
 
@@ -190,11 +204,6 @@ def _forbidden(pod: Object, why: str) -> AdmissionResponse:
     )
 
 
-PATIENCE: Final = 2.0
-"""Seconds for which a review waits for the first lists, when it comes before the replica is ready."""
-NOT_READY: Final = InvalidManifest("pods and quotas are not read yet; try again")
-
-
 class LegacyWebhook:
     """`Admission` with all that it needs, from watches that every replica follows, leader or not. `paths` are
     for the webhook's server."""
@@ -204,14 +213,15 @@ class LegacyWebhook:
         client: KubeClient,
         settings: LegacySettings,
         lookups: Lookups,
+        quota: QuotaWebhook,
         *,
         metrics: Metrics,
     ) -> None:
         pods, made = metrics.counter(PODS_SEEN), metrics.counter(TEMPLATES)
-        usage = QuotaUsage(settings.compat, clock=time.monotonic)
-        lookups.listen(usage.on_template)
+        usage = quota.usage
+        lookups.listen(RESOURCE_CLAIM_TEMPLATES, usage.on_template)
         self._pods = WatchCache(client, PODS, on_change=usage.on_pod, trim=counted_part)
-        self._quotas = QuotaWatch(client)
+        self._quota = quota
         self._admission = Admission(
             settings.compat,
             lookups,
@@ -223,8 +233,9 @@ class LegacyWebhook:
                 count=lambda what: made.labels(what).inc(),
             ),
             usage,
-            self._quotas.of,
+            quota.quotas,
             Translations(settings.compat),
+            record=quota.record,
             count=lambda dialect, outcome: pods.labels(dialect, outcome).inc(),
         )
 
@@ -235,15 +246,14 @@ class LegacyWebhook:
         ends = time.monotonic() + PATIENCE
         while not self.is_synced():
             if time.monotonic() >= ends:
-                return AdmissionResponse((NOT_READY,), code=503, reason="ServiceUnavailable")
+                return unavailable(NOT_READY)
             time.sleep(0.05)
         return self._admission(asked, in_native)
 
     def start(self, stop: threading.Event) -> None:
         self._pods.start(stop)
-        self._quotas.start(stop)
 
     def is_synced(self) -> bool:
         """Every pod of the first list is counted too, and not only listed: a quota would have room that is
         taken."""
-        return self._pods.wait_synced(0) and self._quotas.is_synced()
+        return self._pods.wait_synced(0) and self._quota.is_synced()

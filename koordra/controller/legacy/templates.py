@@ -34,7 +34,7 @@ from koordra.compat.quota_charges import canonical_spec, dialect_of
 from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.translation import native_form
-from koordra.controller.legacy.usage import MALFORMED, legacy_entries
+from koordra.controller.quota.usage import MALFORMED, legacy_entries
 from koordra.errors import ApiError, Conflict, NotFound
 from koordra.kube.client import KubeClient
 

@@ -1,5 +1,6 @@
 """Passes: from what is observed to what is written, for as long as a term of leadership lasts.
 
+leadership          who is active; stops a writer before its lease ends
 reconcile_loop      a pass after any change, pause or failure; also for the reconcilers beside the main one
 reconciler          one pass, step by step
 allocation_step     its planning step: groups that wait, most urgent first

@@ -37,7 +37,8 @@ from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.allocation.reservations import Reservations
-from koordra.controller.allocation.reserved.reservations import NO_QUOTAS, DeviceReservations, Quotas
+from koordra.controller.allocation.reserved.quotas import NO_QUOTAS, Quotas
+from koordra.controller.allocation.reserved.reservations import DeviceReservations
 from koordra.controller.allocation.reserved.resizes import Resizes
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.groups import Group, StartedPods
@@ -45,7 +46,7 @@ from koordra.controller.gangs.controller import GangController
 from koordra.controller.gangs.imex.domains import ImexDomains, name_of, with_domain
 from koordra.controller.gangs.seats.device_holds import HeldSeat
 from koordra.controller.reconcile.conflicts.conflict_watch import ConflictWatch
-from koordra.controller.reconcile.group_queue import NO_BASIS, GroupQueue, Quota, basis_of
+from koordra.controller.reconcile.group_queue import NO_BASIS, GroupQueue, basis_of
 from koordra.controller.reconcile.turns import Turn, Turns
 from koordra.controller.reporting import claim_events
 from koordra.effort import counted, is_spent
@@ -83,7 +84,6 @@ class AllocationStep:
         starves_after: float,
         preemption: bool,
         placer: Placer | None = None,
-        quota: Quota | None = None,
         quotas: Quotas = NO_QUOTAS,
     ) -> None:
         self._context = context
@@ -110,7 +110,7 @@ class AllocationStep:
             beyond_quota=lambda: self.queue.beyond_quota,
             spared=self._spared if preemption else None,
         )
-        self.queue = GroupQueue(context, self.gangs, quota)
+        self.queue = GroupQueue(context, self.gangs, quotas)
         self._turns = Turns()
         self._served: dict[str, frozenset[str]] = {}
         """By uid of a claim that was given out for some of the pods that share it: uids of these."""

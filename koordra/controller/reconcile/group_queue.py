@@ -5,14 +5,14 @@ are kept off other nodes than before, when its pause is over, and when what its 
 has changed. It is planned again only if its *basis* changed: the capacity epoch (something that
 could make room), its own pods and claims, or the nodes it is kept off.
 
-Not planned for are pods beyond a quota of legacy names (legacy/quota), members of gangs, pods with a claim
+Not planned for are pods beyond a quota (quota/), members of gangs, pods with a claim
 that nobody can allocate, and consumers of a shared claim beyond the 256 that it can be reserved for
 (ReservedForFull). They are told so (`unplanned`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
@@ -22,6 +22,7 @@ from koordra.api.tables import DueKeys, KeySets, set_or_drop
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.guest_index import Concern, concerns_of
 from koordra.controller.allocation.pass_context import PassContext
+from koordra.controller.allocation.reserved.quotas import Quotas
 from koordra.controller.cache import pod_index
 from koordra.controller.cache.consumers import first_consumers
 from koordra.controller.cache.groups import Group, GroupIndex
@@ -37,8 +38,6 @@ from koordra.placement.request.claim_groups import MAX_CONSUMERS
 NOT_READ_PAUSE = 1.0
 """Seconds. Nothing wakes a pass when quotas were read and there are none."""
 
-Quota = Callable[[Sequence[PodClaims], Mapping[str, tuple[str, int, int]]], Mapping[str, str]]
-"""(pods that wait, members that start together) -> why some get no devices, by uid (legacy/controller)."""
 
 Basis = tuple[object, ...]
 NO_BASIS: Final[Basis] = ()
@@ -49,10 +48,10 @@ _NOTHING: Final = frozenset[Concern]()
 class GroupQueue:
     """Not thread-safe."""
 
-    def __init__(self, context: PassContext, gangs: GangController, quota: Quota | None) -> None:
+    def __init__(self, context: PassContext, gangs: GangController, quotas: Quotas) -> None:
         self._context = context
         self._gangs = gangs
-        self._quota = quota
+        self._quotas = quotas
         self.beyond_quota: Mapping[str, str] = {}
         """Pods that stand beyond their quota, and why; an empty text where the quota could not be read
         yet."""
@@ -106,11 +105,11 @@ class GroupQueue:
 
     def ask_quota(self, now: float) -> None:
         """Which pods stand beyond their quota now."""
-        if self._quota is None:
-            return
         pods, before = self._context.cache.pod_index, self.beyond_quota
+        if not before and not self._quotas.is_bounding():
+            return
         self.beyond_quota = (
-            self._quota(pods.members(pods.open), self._gangs.indispensable()) if pods.pending else {}
+            self._quotas.held(pods.members(pods.open), self._gangs.indispensable()) if pods.pending else {}
         )
         if self.beyond_quota and not all(self.beyond_quota.values()):
             self._context.wake(now + NOT_READ_PAUSE)

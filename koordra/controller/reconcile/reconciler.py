@@ -36,7 +36,7 @@ from koordra.controller.allocation.eviction.driver_release import DriverRelease
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.reservations import STARVES_AFTER
-from koordra.controller.allocation.reserved.reservations import NO_QUOTAS, Quotas
+from koordra.controller.allocation.reserved.quotas import NO_QUOTAS, Quotas
 from koordra.controller.allocation.scheduler_feedback import SchedulerRefusal
 from koordra.controller.allocation.writes import WriteOutcome, Writer
 from koordra.controller.cache.changes import ChangeQueue
@@ -44,7 +44,6 @@ from koordra.controller.cache.immediate_claims import DEFAULT_RULES, ImmediateRu
 from koordra.controller.cache.pod_index import pod_scheduled, split_across_nodes
 from koordra.controller.reconcile.allocation_step import AllocationStep
 from koordra.controller.reconcile.conflicts.conflict_watch import NO_GPUS
-from koordra.controller.reconcile.group_queue import Quota
 from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reconcile.unplanned import created
 from koordra.controller.reporting import claim_events
@@ -82,7 +81,6 @@ class Reconciler:
         preemption: bool = False,
         placer: Placer | None = None,
         latency: LatencyBreakdown | None = None,
-        quota: Quota | None = None,
         quotas: Quotas = NO_QUOTAS,
         immediate: ImmediateRules = DEFAULT_RULES,
         levels: Levels | None = None,
@@ -101,7 +99,6 @@ class Reconciler:
             starves_after=starves_after,
             preemption=preemption,
             placer=placer,
-            quota=quota,
             quotas=quotas,
         )
         self._driver_release = DriverRelease(context, self.allocation.gangs.together)

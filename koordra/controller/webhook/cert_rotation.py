@@ -54,12 +54,14 @@ SERVICE_NAME: Final = "koordra-webhook"
 class WebhookSettings:
     """`address` host:port, empty: no webhook. `certificates`: a directory with tls.crt and tls.key that
     somebody else keeps current (cert-manager); None: self-signed in the Secret koordra-webhook-tls. `host`:
-    what the API server calls besides the Service, for clusters where the webhook runs outside."""
+    what the API server calls besides the Service, for clusters where the webhook runs outside.
+    `percent_bounds`: templates get the most that their percentages may come to (quota/claims)."""
 
     address: str = ""
     namespace: str = "koordra-system"
     certificates: Path | None = None
     host: str = ""
+    percent_bounds: bool = False
 
 
 SECRETS: Final = Kind("", "v1", "secrets", "Secret")

@@ -172,7 +172,7 @@ class AskedDevices:
         the class's own word stands above the claim's."""
         found: list[InvalidInput] = []
         overruled: list[str] = []
-        for name, request, config in self._configured(classes) if self.entries else ():
+        for name, request, config in self.configured(classes) if self.entries else ():
             asked, wanted = config.isolation(name), self._own.isolation(name).word
             modes = (self._own.rdma(name).mode, config.rdma(name).mode)
             for field, own, gets in (("isolation", wanted, asked.word), ("mode", *modes)):
@@ -198,7 +198,7 @@ class AskedDevices:
             return [error]
         if not asked:
             return []
-        configured = list(self._configured(classes))
+        configured = list(self.configured(classes))
         why = unknown(asked, sorted({name.partition("/")[0] for name, _, _ in configured}))
         for name, read, config in () if why else configured:
             amounts = read.inner("capacity").amounts("requests")
@@ -215,7 +215,7 @@ class AskedDevices:
         publish."""
         changed = self.read.over(copy.deepcopy(dict(self.read.data)))
         requests = dict(alternatives(changed))
-        for name, read, config in self._configured(classes):
+        for name, read, config in self.configured(classes):
             word = config.isolation(name).wanted
             if word is None or (word == NO_ISOLATION and not _may_share(read, config, name)):
                 continue
@@ -229,7 +229,7 @@ class AskedDevices:
     def _own(self) -> Configuration:
         return _configuration(self.entries)
 
-    def _configured(self, classes: Mapping[str, Object]) -> Iterator[tuple[str, Reader, Configuration]]:
+    def configured(self, classes: Mapping[str, Object]) -> Iterator[tuple[str, Reader, Configuration]]:
         """Every request and alternative, with what its class and the claim say of it."""
         known: dict[str, Configuration] = {}
         for name, request in alternatives(self.read):

@@ -36,13 +36,21 @@ from koordra.controller.webhook.review import AdmissionRequest, AdmissionRespons
 _CLAIMS: Final = ("ResourceClaim", "ResourceClaimTemplate")
 
 
-def mutate_claims(asked: AdmissionRequest, lookups: KnownObjects, in_native: bool) -> AdmissionResponse:
-    if (
-        asked.operation != "CREATE"
-        or asked.kind not in _CLAIMS
-        or not objects.is_native(asked.object, in_native)
-    ):
+Amend = Callable[[Object], Object]
+"""Gives the very same object where nothing is to be changed."""
+
+
+def mutate_claims(
+    asked: AdmissionRequest,
+    lookups: KnownObjects,
+    in_native: bool,
+    amend: Amend = lambda obj: obj,
+) -> AdmissionResponse:
+    if asked.operation != "CREATE" or asked.kind not in _CLAIMS:
         return AdmissionResponse()
+    if not objects.is_native(asked.object, in_native):
+        amended = amend(asked.object)
+        return AdmissionResponse(object=None if amended is asked.object else amended)
     changed, problems, warnings = native.translate(asked.object, lookups.classes())
     return AdmissionResponse(problems, changed, warnings)
 
@@ -77,11 +85,14 @@ def validate(asked: AdmissionRequest, lookups: KnownObjects, in_native: bool) ->
 HANDLERS: Final = {"/mutate/claims": mutate_claims, "/mutate/pods": mutate_pods, "/validate": validate}
 
 
-def paths(lookups: KnownObjects) -> dict[str, Callable[[AdmissionRequest], AdmissionResponse]]:
-    """Path -> the decision, for the server."""
+def paths(
+    lookups: KnownObjects, amend: Amend | None = None
+) -> dict[str, Callable[[AdmissionRequest], AdmissionResponse]]:
+    """Path -> the decision, for the server. `amend`: of claims and templates in joint mode."""
+    handlers = HANDLERS | ({"/mutate/claims": partial(mutate_claims, amend=amend)} if amend else {})
     return {
         f"{prefix}{path}": partial(handler, lookups=lookups, in_native=bool(prefix))
-        for path, handler in HANDLERS.items()
+        for path, handler in handlers.items()
         for prefix in ("", "/native")
     }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Final, Protocol
 
 from koordra.api import objects
@@ -24,6 +25,7 @@ from koordra.logs import get_logger
 
 log = get_logger(__name__)
 
+KINDS: Final = (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES)
 MOST_ASKED: Final = 4
 WITHIN: Final = 1.0
 """Seconds; the API server waits five for a review."""
@@ -46,13 +48,12 @@ class Lookups:
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._listeners: list[Listener] = []
+        self._listeners: dict[Kind, list[Listener]] = {kind: [] for kind in KINDS}
         self._lock = threading.Lock()
         self._asked: dict[tuple[Kind, str, str], Future[Object | None]] = {}
         self._caches = {
-            RESOURCE_CLAIMS: WatchCache(client, RESOURCE_CLAIMS, trim=kept_of(RESOURCE_CLAIMS)),
-            RESOURCE_CLAIM_TEMPLATES: WatchCache(client, RESOURCE_CLAIM_TEMPLATES, on_change=self._notify),
-            DEVICE_CLASSES: WatchCache(client, DEVICE_CLASSES),
+            kind: WatchCache(client, kind, trim=kept_of(kind), on_change=partial(self._notify, kind))
+            for kind in KINDS
         }
 
     def start(self, stop: threading.Event) -> None:
@@ -68,16 +69,16 @@ class Lookups:
     def known_template(self, key: str) -> Object | None:
         return self.known(RESOURCE_CLAIM_TEMPLATES, key)
 
-    def listen(self, listener: Listener) -> None:
-        """Add a listener of templates. Before `start`."""
-        self._listeners.append(listener)
+    def listen(self, kind: Kind, listener: Listener) -> None:
+        """Before `start`."""
+        self._listeners[kind].append(listener)
 
     def classes(self) -> Mapping[str, Object]:
         return {objects.name(obj): obj for obj in self._caches[DEVICE_CLASSES].objects()}
 
-    def _notify(self, event: str, template: Object, /) -> None:
-        for listener in self._listeners:
-            listener(event, template)
+    def _notify(self, kind: Kind, event: str, obj: Object, /) -> None:
+        for listener in self._listeners[kind]:
+            listener(event, obj)
 
     def known(self, kind: Kind, key: str) -> Object | None:
         """From the watch alone."""

@@ -57,11 +57,6 @@ BAD = {
     "two-alternatives-of-one-name": claim(
         "bad", {"name": "gpu", "firstAvailable": [{"name": "a", "deviceClassName": "gpu.koordra.io"}] * 2}
     ),
-    "percent-and-bytes": claim(
-        "bad",
-        request("gpu", capacity={"memory": "20Gi"}),
-        configs=[config("GpuConfig", memoryPercent=50)],
-    ),
     "requests-are-no-list": {**claim("bad"), "spec": {"devices": {"requests": "gpu"}}},
 }
 

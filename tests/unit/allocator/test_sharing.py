@@ -159,6 +159,19 @@ def test_percent_is_of_the_card_that_is_chosen() -> None:
     assert (result["device"], result["consumedCapacity"]["memory"]) == ("gpu-1", "20Gi")
 
 
+@pytest.mark.parametrize(("most", "device"), [("60Gi", "gpu-0"), ("40Gi", "gpu-0"), ("39Gi", "gpu-1")])
+def test_bytes_beside_a_percentage_are_the_most_that_it_may_come_to(most: str, device: str) -> None:
+    """What was charged for it (docs/quota.md) is never exceeded, and the percentage is what it gets."""
+    cards = [gpu(0, memory="80Gi", place=place(0)), gpu(1, memory="40Gi", place=place(1), model="A100")]
+    half = [config("GpuConfig", memoryPercent=50)]
+    larger = [{"cel": {"expression": 'device.attributes["koordra.io"].model != "A100"'}}]
+    asked = request("gpu", capacity={"memory": most}, selectors=larger if device == "gpu-0" else [])
+    found = planned(node(), slice_of(cards), *alone("any", asked, configs=half))
+    result = found.allocations["default/any"]["devices"]["results"][0]
+    halves = {"gpu-0": "40Gi", "gpu-1": "20Gi"}
+    assert (result["device"], result["consumedCapacity"]["memory"]) == (device, halves[device])
+
+
 def test_claims_that_exclude_each_other_are_told_by_which_counter() -> None:
     """A share and a slice asked for together, each of which would fit by itself on the one card there is."""
     share = claim("share", request("gpu", capacity={"memory": "10Gi"}))

@@ -11,6 +11,7 @@ import pytest
 from koordra.api import names
 from koordra.api.kinds import NODES, PODS
 from koordra.cli.what_if.machines import machine_slices
+from koordra.controller.allocation.reserved.quotas import NoQuotas
 from koordra.controller.autoscale.node_groups import NodeGroup, node_with_slices, with_new_nodes
 from koordra.controller.autoscale.scale_up import ScaleUp, scale_up
 from koordra.controller.explain.forecast.forecast import forecast
@@ -162,10 +163,16 @@ def test_labels_and_size_of_the_group_hold() -> None:
 def test_against_a_quota_no_node_helps() -> None:
     cluster = cluster_of(1, 1)
 
-    def quota(pods: Any, _gangs: Any) -> dict[str, str]:
-        return {one.pod["metadata"]["uid"]: "2 of 1" for one in pods if one.pod["metadata"]["name"] == "c1"}
+    class Bound(NoQuotas):
+        def is_bounding(self) -> bool:
+            return True
 
-    found = grown(cluster, group(gpus=1), quota=quota)
+        def held(self, members: Any, gangs: Any) -> dict[str, str]:
+            del gangs
+            c1 = [one.pod for one in members if one.pod["metadata"]["name"] == "c1"]
+            return {pod["metadata"]["uid"]: "2 of 1" for pod in c1}
+
+    found = grown(cluster, group(gpus=1), quotas=Bound())
     assert found.counts == {"g": 1}
     assert "QuotaExceeded: 2 of 1" in why(found, "c1")
 

@@ -9,7 +9,7 @@ import pytest
 
 from koordra.api.kinds import LEASES
 from koordra.controller import run
-from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
+from koordra.controller.reconcile.leadership import LeaderLease, LeaseTimes, Standing
 from koordra.errors import ApiUnreachable
 from tests.fakes.joint_cluster import explode_at
 from tests.fakes.kube_api import FakeKubeApi

@@ -22,7 +22,7 @@ from koordra.api.kinds import (
 )
 from koordra.api.objects import Object
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
-from koordra.controller.leadership import LeaseTimes
+from koordra.controller.reconcile.leadership import LeaseTimes
 from koordra.controller.run import LEASE_NAME, run
 from koordra.controller.settings import Settings
 from koordra.errors import NotFound

@@ -15,8 +15,8 @@ from koordra.allocator.features import Features
 from koordra.api.kinds import LEASES
 from koordra.controller import run as run_module
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.leadership import LeaseTimes
 from koordra.controller.reconcile.leader_figures import LeaderFigures
+from koordra.controller.reconcile.leadership import LeaseTimes
 from koordra.controller.reporting.capacity import ClusterCapacity
 from koordra.controller.reporting.native_devices import NativeDevices
 from koordra.controller.reporting.waiting_groups import WaitingGroups

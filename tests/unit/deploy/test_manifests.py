@@ -11,6 +11,7 @@ import yaml
 
 from koordra.api import names, resource_class
 from koordra.api.kinds import DEVICE_HOLDS, RESERVATIONS
+from koordra.controller.quota import webhook as quota
 from koordra.controller.run import LEASE_NAME
 from koordra.controller.webhook import cert_rotation, handlers
 from koordra.controller.webhook.cert_rotation import SECRET_NAME, SERVICE_NAME
@@ -87,18 +88,43 @@ def test_webhooks_call_paths_that_are_served_on_the_service_that_is_shipped() ->
         called = entry["clientConfig"]["service"]
         assert called["name"] == SERVICE_NAME
         paths.add(called["path"])
-    assert paths == {prefix + path for prefix in ("", "/native") for path in handlers.HANDLERS}
+    assert paths == {prefix + path for prefix in ("", "/native") for path in handlers.HANDLERS} | {quota.PATH}
 
 
 def test_only_claims_with_parameters_can_be_held_up_by_a_missing_webhook() -> None:
     """Everything else is ignored or never sent: nothing hangs when koordra is gone."""
     for entry in webhooks():
         condition = entry["matchConditions"][0]
-        if entry["failurePolicy"] == "Fail":
-            assert condition["name"] == "has-parameters-of-koordra"
+        if condition["name"] == "has-parameters-of-koordra":
             assert 'c.opaque.driver == "koordra.io"' in condition["expression"]
+        elif condition["name"] == "names-a-class-of-koordra":
+            assert '.endsWith(".koordra.io")' in condition["expression"]
         else:
-            assert entry["rules"][0]["resources"] == ["pods"]
+            assert entry["failurePolicy"] == "Ignore"
+
+
+@pytest.mark.parametrize(
+    ("requests", "sent_to"),
+    [
+        ([{"exactly": {"deviceClassName": "gpu.koordra.io"}}], "quota.koordra.io"),
+        ([{"exactly": {"deviceClassName": "koordra.io"}}], "others.quota.koordra.io"),
+        ([{"exactly": {"deviceClassName": "gpu.example.com"}}], "others.quota.koordra.io"),
+        (
+            [
+                {"exactly": {"deviceClassName": "gpu.example.com"}},
+                {"firstAvailable": [{"deviceClassName": "a"}, {"deviceClassName": "mig.koordra.io"}]},
+            ],
+            "quota.koordra.io",
+        ),
+        ([], None),
+    ],
+)
+def test_a_claim_is_charged_by_one_webhook(requests: list[Object], sent_to: str | None) -> None:
+    claim = {"kind": "ResourceClaim", "metadata": {}, "spec": {"devices": {"requests": requests}}}
+    both = [one for one in webhooks() if one["clientConfig"]["service"]["path"] == quota.PATH]
+    assert len(both) == 2
+    sent = [one["name"] for one in both if holds(one["matchConditions"], None, claim)]
+    assert sent == ([sent_to] if sent_to else [])
 
 
 def holds(conditions: list[Object], old: Object | None, new: Object) -> bool:

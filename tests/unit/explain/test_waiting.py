@@ -8,8 +8,7 @@ is asked.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,23 +22,24 @@ from koordra.api import objects
 from koordra.cli.cluster.claim_text import claim_text
 from koordra.cli.cluster.explain import explain
 from koordra.cli.cluster.object_text import pod_text
-from koordra.compat.quota_charges import amounts
 from koordra.compat.settings import Settings
+from koordra.controller.allocation.reserved.quotas import Quotas
 from koordra.controller.allocation.writes import Writer
-from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.explain.answer import answer
 from koordra.controller.explain.forecast.admission import admitted
 from koordra.controller.explain.leader_view import leader_view
 from koordra.controller.explain.question import Subject, question_of
-from koordra.controller.legacy import quota
-from koordra.controller.legacy.quota import Charge
+from koordra.controller.quota.claim_usage import ClaimUsage
+from koordra.controller.quota.held_back import HeldBack
+from koordra.controller.quota.held_seats import HeldSeats
+from koordra.controller.quota.published import PublishedDevices
+from koordra.controller.quota.usage import QuotaUsage
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import LONGEST_MESSAGE, ClaimEvent
 from tests.fakes.kube_api import KINDS, FakeCaches, FakeKubeApi
 from tests.unit.allocator.machines import device_classes
 from tests.unit.explain.clusters import Dict, cluster
 
-Gangs = dict[str, tuple[str, int, int]]
 KIND_NAMED: Final = {kind.kind: kind for kind in KINDS}
 NOW: Final = "2026-11-21T00:00:00Z"
 MANIFESTS = sorted((Path(__file__).parent / "waiting").glob("*.yaml"))
@@ -79,7 +79,7 @@ class Leader:
             writer,
             clock=lambda: now,
             report=self.told.append,
-            quota=partial(beyond_quota, own),
+            quotas=quotas_of(own),
         )
         for _ in range(2):
             caches.deliver()
@@ -93,18 +93,17 @@ class Leader:
         return text(answer(leader_view(self.reconciler), question)[question.subject])
 
 
-def beyond_quota(own: list[Dict], members: Sequence[PodClaims], gangs: Gangs) -> dict[str, str]:
-    """As the controller of legacy pods counts them (legacy/controller)."""
+def quotas_of(own: list[Dict]) -> Quotas:
+    """As the leader counts them (controller/quota)."""
+    usage = QuotaUsage(Settings(), clock=lambda: 0.0)
+    claims = ClaimUsage(usage, PublishedDevices())
     quotas = [obj for obj in own if obj["kind"] == "ResourceQuota"]
-    claims = {objects.key(obj): obj for obj in own if obj["kind"] == "ResourceClaim"}
-    charges, served = {}, set[str]()
-    for pod in own if quotas else ():
-        for name in objects.pod_claim_names(pod).values() if pod["kind"] == "Pod" else ():
-            claim = claims[f"{objects.namespace(pod)}/{name}"]
-            charges[objects.name(pod)] = Charge(pod, amounts("plain", claim["spec"], Settings()))
-            served |= {objects.name(pod)} if "status" in claim else set()
-    held = quota.beyond(quotas, charges, served=served, gangs=gangs)
-    return {objects.uid(one.pod): held[name] for one in members if (name := objects.name(one.pod)) in held}
+    for obj in (*device_classes(), *own):
+        if obj["kind"] == "DeviceClass":
+            claims.on_class("ADDED", obj)
+        elif obj["kind"] == "ResourceClaim":
+            claims.on_claim("ADDED", obj)
+    return HeldBack(usage, HeldSeats(usage.known), lambda _: quotas, lambda *_: None, claims.amounts)
 
 
 def events(leader: Leader) -> Iterator[str]:

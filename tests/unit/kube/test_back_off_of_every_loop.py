@@ -18,9 +18,9 @@ from koordra.api import kinds
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import Informers
 from koordra.controller.explain.questions import Questions
-from koordra.controller.leadership import LeaseTimes
 from koordra.controller.reconcile import reconcile_loop
 from koordra.controller.reconcile.leader_figures import LeaderFigures
+from koordra.controller.reconcile.leadership import LeaseTimes
 from koordra.controller.reconcile.pod_requeue import PodRequeue
 from koordra.controller.reconcile.reconcile_loop import ReconcileLoop, run_passes
 from koordra.controller.reporting.claim_events import ClaimEvent

@@ -15,7 +15,7 @@ from koordra.controller.legacy.admission import Admission
 from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.legacy.templates import Templates
 from koordra.controller.legacy.translation import Translations
-from koordra.controller.legacy.usage import QuotaUsage
+from koordra.controller.quota.usage import QuotaUsage
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 from koordra.errors import ApiUnreachable, Conflict, NotFound
 

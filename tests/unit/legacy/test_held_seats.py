@@ -12,9 +12,9 @@ from koordra.api.kinds import DEVICE_HOLDS, PODS, RESOURCE_CLAIMS
 from koordra.compat.quota_charges import charged_as
 from koordra.controller.gangs.declared.annotations import GANG, GANG_HOLD, GANG_MIN, GANG_START
 from koordra.controller.gangs.declared.workload_kind import COMPLETION_INDEX
-from koordra.controller.legacy import quota
-from koordra.controller.legacy.held_seats import HeldSeats
-from koordra.controller.legacy.quota import Charge
+from koordra.controller.quota import bounds
+from koordra.controller.quota.bounds import Charge
+from koordra.controller.quota.held_seats import HeldSeats
 from koordra.placement.holders.device_hold import Seat
 from tests.unit.legacy.cluster import Cluster, Object, a_quota, of_kind, pod
 from tests.unit.legacy.test_quota_enforcement import GPU, TWO_CARDS, Leader, leader
@@ -165,7 +165,7 @@ def test_what_quotas_look_at_of_a_pod_is_kept_in_bounded_size() -> None:
     assert len(str(kept)) < 500
     for scope in ("CrossNamespacePodAffinity", "PriorityClass", "NotTerminating"):
         scoped = a_quota({"requests.nvidia.com/gpu": "1"}, scopes=[scope])
-        assert quota.in_scope(scoped, kept) is quota.in_scope(scoped, {"spec": spec}) is True
+        assert bounds.in_scope(scoped, kept) is bounds.in_scope(scoped, {"spec": spec}) is True
     assert charged_as({"spec": {"resourceClaims": [{"name": "own", "resourceClaimName": "c"}]}}) == {}
 
 

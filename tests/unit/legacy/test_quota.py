@@ -14,9 +14,10 @@ from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
 from koordra.compat.settings_document import with_document
 from koordra.controller.legacy.admission import LegacyWebhook
-from koordra.controller.legacy.quota import in_scope, overdrawn
 from koordra.controller.legacy.settings import LegacySettings
-from koordra.controller.legacy.usage import ADMITTED, RESERVED_FOR, legacy_entries
+from koordra.controller.quota.bounds import in_scope, overdrawn
+from koordra.controller.quota.usage import ADMITTED, RESERVED_FOR, legacy_entries
+from koordra.controller.quota.webhook import QuotaWebhook
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import AdmissionRequest
 from koordra.metrics import Metrics
@@ -292,7 +293,7 @@ def test_a_template_is_learned_without_a_look_at_pods_that_wait_for_others(
         looks.append(objects.name(pod))
         return legacy_entries(pod)
 
-    monkeypatch.setattr("koordra.controller.legacy.usage.legacy_entries", looked_at)
+    monkeypatch.setattr("koordra.controller.quota.usage.legacy_entries", looked_at)
     cluster.usage.on_template("ADDED", there)
     assert set(looks) == {"strange"}
     assert cluster.usage.counted(quota, "koordra.io/gpu-memory") == 1 << 30
@@ -313,8 +314,11 @@ def test_a_replica_is_ready_when_what_was_listed_is_counted(monkeypatch: pytest.
     stored = [{"metadata": {"name": f"p{number}", "namespace": "team"}} for number in range(2)]
     client: Any = SimpleNamespace(list=lambda kind, **_options: (stored if kind is PODS else [], "1"))
     monkeypatch.setattr("koordra.controller.legacy.admission.PATIENCE", 0.0)
-    webhook = LegacyWebhook(client, LegacySettings(), Lookups(client), metrics=Metrics())
-    webhook._quotas._cache._relist()
+    lookups = Lookups(client)
+    quota = QuotaWebhook(client, lookups, None, namespace="koordra-system")
+    webhook = LegacyWebhook(client, LegacySettings(), lookups, quota, metrics=Metrics())
+    quota._watch._cache._relist()
+    quota._slices._relist()
     answers = []
 
     def answer() -> bool:

@@ -14,10 +14,10 @@ from koordra.api.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Kind
 from koordra.compat.settings import Settings
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN
-from koordra.controller.legacy import controller, quota
-from koordra.controller.legacy.controller import LegacyController
-from koordra.controller.legacy.quota import Charge
-from koordra.controller.legacy.settings import LegacySettings, in_a_cluster
+from koordra.controller.legacy.settings import in_a_cluster
+from koordra.controller.quota import bounds, controller
+from koordra.controller.quota.bounds import Charge
+from koordra.controller.quota.controller import QuotaController
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.kube.watch import WatchCache
 from tests.fakes.joint_cluster import JointCluster
@@ -46,7 +46,7 @@ def counted(name: str, cards: int, *, has_devices: bool = False, age: str = "1",
 
 
 def beyond(quotas: Sequence[Object], pods: Sequence[PodCharge]) -> dict[str, str]:
-    return quota.beyond(
+    return bounds.beyond(
         quotas,
         {pod.name: pod.charge for pod in pods},
         served={pod.name for pod in pods if pod.has_devices},
@@ -118,6 +118,9 @@ class Api:
         self.quotas = list(quotas)
         self.over = threading.Event()
 
+    def newest(self, kind: Kind, **_: object) -> str:
+        return "1"
+
     def list(self, kind: Kind, **_: object) -> tuple[list[Object], str]:
         return (list(self.quotas) if kind is RESOURCE_QUOTAS else []), "1"
 
@@ -140,11 +143,10 @@ class Leader(JointCluster):
     """The controller's passes with the quota's count; its watch of pods is `hear`."""
 
     def __init__(self, api: Api) -> None:
-        self.keeper = LegacyController(
+        self.keeper = QuotaController(
             api,  # type: ignore[arg-type]
-            LegacySettings(in_a_cluster(Settings())),
+            in_a_cluster(Settings()),
             report=lambda happening: None,
-            may_write=lambda: True,
         )
         super().__init__(nodes=1, gpus=8)
         self.restart_with_quota()
@@ -155,7 +157,7 @@ class Leader(JointCluster):
             self.writer,
             clock=lambda: self.now,
             report=self.told.append,
-            quota=self.keeper.held,
+            quotas=self.keeper,
         )
 
     def objects(self, kind: Kind) -> list[Object]:
@@ -169,7 +171,7 @@ class Leader(JointCluster):
     def stored(self, stored: Object, template: Object) -> Object:
         """A pod that the webhook has let in, of which no claim was made yet."""
         kept = self.api.create(PODS, {**stored, "metadata": {**stored["metadata"], "namespace": "default"}})
-        self.keeper._usage.on_template("ADDED", template)
+        self.keeper.usage.on_template("ADDED", template)
         self.hear("ADDED", kept)
         return kept
 
@@ -182,7 +184,7 @@ class Leader(JointCluster):
         kept = self.api.create(PODS, made)
         self.claim(name, owner=kept)
         self.api.edit(RESOURCE_CLAIMS, name, lambda claim: claim.update(spec=template["spec"]["spec"]))
-        self.keeper._usage.on_template("ADDED", template)
+        self.keeper.usage.on_template("ADDED", template)
         if heard:
             self.hear("ADDED", kept)
 
@@ -373,13 +375,12 @@ def test_what_runs_is_counted_before_anybody_gets_a_card() -> None:
     """A term begins when its caches are synced, which the watch of pods is once the count was told of all
     that were listed."""
     admitted, template = from_two_replicas()
-    keeper = LegacyController(
+    keeper = QuotaController(
         Api(),  # type: ignore[arg-type]
-        LegacySettings(in_a_cluster(Settings())),
+        in_a_cluster(Settings()),
         report=lambda happening: None,
-        may_write=lambda: True,
     )
-    keeper._usage.on_template("ADDED", template)
+    keeper.usage.on_template("ADDED", template)
     synced: list[bool] = []
 
     def on_change(event: str, stored: Object, /) -> None:
@@ -392,7 +393,7 @@ def test_what_runs_is_counted_before_anybody_gets_a_card() -> None:
     cache.run(stop)
     assert synced == [False, False]
     assert cache.wait_synced(0)
-    assert sorted(keeper._usage.charges("team")) == ["p0", "p1"]
+    assert sorted(keeper.usage.charges("team")) == ["p0", "p1"]
 
 
 def test_a_pod_that_is_not_counted_yet_waits_without_a_word(leader: Callable[..., Leader]) -> None:
@@ -418,11 +419,10 @@ def test_without_a_quota_nobody_is_held(leader: Callable[..., Leader]) -> None:
 
 
 def test_quotas_that_are_not_read_hold_everybody() -> None:
-    keeper = LegacyController(
+    keeper = QuotaController(
         Api(),  # type: ignore[arg-type]
-        LegacySettings(in_a_cluster(Settings())),
+        in_a_cluster(Settings()),
         report=lambda happening: None,
-        may_write=lambda: True,
     )
     (first, _), _ = from_two_replicas()
     claim = {"metadata": {"name": "p0", "namespace": "team"}, "spec": {}}

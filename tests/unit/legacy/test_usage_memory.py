@@ -8,7 +8,7 @@ import pytest
 
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.controller.legacy.usage import QuotaUsage
+from koordra.controller.quota.usage import QuotaUsage
 from tests.unit.legacy.cluster import Cluster
 from tests.unit.legacy.test_quota import a_quota, pod
 

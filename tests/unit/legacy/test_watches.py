@@ -77,7 +77,7 @@ def test_a_leader_with_everything_on_watches_pods_once_and_its_webhook_once(plan
         expected = {"pods": 1, "resourceclaims": 1, "resourceclaimtemplates": 1, "resourcequotas": 1}
         eventually(lambda: expected.items() <= leader.open.items(), "the leader watches")
         assert leader.open["nodes"] == leader.open["resourceslices"] == 1
-        expected["deviceclasses"] = 1
+        expected |= {"deviceclasses": 1, "resourceslices": 1}
         eventually(lambda: dict(+webhook.open) == expected, "the webhook watches, and nothing else")
         for _ in range(3):  # a pod comes, is counted and goes: nothing is watched anew
             leader.create(kinds.PODS, {**pod({"cpu": 1}), "metadata": {"name": "p"}}, namespace="default")
@@ -89,7 +89,7 @@ def test_a_leader_with_everything_on_watches_pods_once_and_its_webhook_once(plan
 
 
 def test_the_webhook_keeps_of_a_pod_only_what_it_counts() -> None:
-    from koordra.controller.legacy.usage import counted_part
+    from koordra.controller.quota.usage import counted_part
 
     stored = pod({"cpu": 1}, labels={"a": "b"}, annotations={"c": "d"})
     assert counted_part(stored) == {"metadata": {"name": "p", "namespace": "team"}}

@@ -23,7 +23,6 @@ def with_reservations(cluster: Leader) -> Leader:
         cluster.writer,
         clock=lambda: cluster.now,
         report=cluster.told.append,
-        quota=cluster.keeper.held,
         quotas=cluster.keeper,
     )
     return cluster

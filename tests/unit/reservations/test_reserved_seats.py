@@ -138,6 +138,6 @@ def test_a_forecast_reserves_no_more_than_the_quota_allows(cards: str, node_name
     named = {"name": "cards", "namespace": "default", "uid": "uid-q", "resourceVersion": "1"}
     quota = {"kind": "ResourceQuota", "apiVersion": "v1", "metadata": named, **bound}
     stored = admitted([*without_holds(team="b", count=1), asked, quota], Settings())
-    found = forecast(stored.cluster, Terms(datetime(2026, 11, 21, 0, 30, tzinfo=UTC), quota=stored.quota))
+    found = forecast(stored.cluster, Terms(datetime(2026, 11, 21, 0, 30, tzinfo=UTC), quotas=stored.quotas))
     given = found.planned.get("default/c")
     assert (given and given.node) == node_name

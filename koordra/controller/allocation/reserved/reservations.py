@@ -9,9 +9,8 @@ tell   at the end: status and Events
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 from koordra.allocator.explain.telling import headline, in_one_line
 from koordra.api import objects
@@ -24,6 +23,7 @@ from koordra.controller.allocation.pass_context import REFUSED_PAUSE, PassContex
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.reserved.ahead import LOOK_AGAIN, Ahead, Excluding
 from koordra.controller.allocation.reserved.period import Period, Stage, period_of
+from koordra.controller.allocation.reserved.quotas import NO_QUOTAS, Quotas
 from koordra.controller.allocation.reserved.seats import drawn, new_seat, renewed
 from koordra.controller.allocation.reserved.status import StatusWriter, Told
 from koordra.controller.cache.groups import Group
@@ -40,35 +40,6 @@ TRIED_FOR: Final = 30.0
 """Seconds after which seats are looked for although nothing has changed: a quota may have been raised."""
 MOST_KEPT: Final = 10_000
 """Seats in one namespace."""
-
-
-class Quotas(Protocol):
-    """What the namespaces' ResourceQuotas say (legacy/controller)."""
-
-    def on_hold(self, event: str, hold: Object, /) -> None:
-        """A DeviceHold is new, another, or (`DELETED`) gone."""
-
-    def charged(self, claims: Sequence[Fields]) -> Object:
-        """As which a seat with these claims counts, of a DeviceHold's `chargedAs`."""
-
-    def refusal(self, namespace: str, charged: Fields) -> str:
-        """Why there is no room for one more; empty where there is."""
-
-
-class _NoQuotas:
-    def on_hold(self, event: str, hold: Object, /) -> None:
-        del event, hold
-
-    def charged(self, claims: Sequence[Fields]) -> Object:
-        del claims
-        return {}
-
-    def refusal(self, namespace: str, charged: Fields) -> str:
-        del namespace, charged
-        return ""
-
-
-NO_QUOTAS: Final = _NoQuotas()
 
 
 @dataclass(slots=True)

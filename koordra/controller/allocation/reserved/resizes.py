@@ -40,13 +40,13 @@ from koordra.api.opaque.share_limits import (
     resized_claim,
 )
 from koordra.api.tables import set_or_drop
-from koordra.compat.quota_charges import OWN_COUNT
+from koordra.compat.quota_charges import OWN_CORES, OWN_COUNT, OWN_MEMORY
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.hold_object import object_name
 from koordra.controller.allocation.hold_writes import HoldWrites
 from koordra.controller.allocation.pass_context import REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.placer import Placer
-from koordra.controller.allocation.reserved.reservations import Quotas
+from koordra.controller.allocation.reserved.quotas import Quotas
 from koordra.controller.allocation.reserved.resize_decision import (
     INFEASIBLE,
     Decided,
@@ -215,7 +215,9 @@ class Resizes:
         capacity = {"requests": {name: canonical(amount) for name, amount in more.items()}}
         asked = {"name": "more", "exactly": {"deviceClassName": names.CLASS_GPU, "capacity": capacity}}
         charged = self._quotas.charged([{"devices": {"requests": [asked]}}])
-        amounts = objects.without(objects.fields(charged.get("amounts")), OWN_COUNT)
+        unsaid = {OWN_MEMORY: names.CAPACITY_MEMORY, OWN_CORES: names.CAPACITY_CORES}
+        left_out = (own for own, name in unsaid.items() if name not in more)
+        amounts = objects.without(objects.fields(charged.get("amounts")), OWN_COUNT, *left_out)
         return {"amounts": amounts} if amounts else {}
 
     def _tell(

@@ -13,7 +13,7 @@ The webhook's own handlers decide; a namespace among the manifests says by its l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Final
@@ -28,20 +28,24 @@ from koordra.api.kinds import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
+    RESOURCE_SLICES,
     Kind,
 )
 from koordra.api.objects import Fields, Object
 from koordra.api.resource_class import RESOURCE_CLASSES
 from koordra.compat.settings import Settings
+from koordra.controller.allocation.reserved.quotas import Quotas
 from koordra.controller.cache.changes import Tables, key_of, tables_of
 from koordra.controller.legacy.admission import Admission
-from koordra.controller.legacy.held_back import HeldBack
-from koordra.controller.legacy.held_seats import HeldSeats
 from koordra.controller.legacy.settings import IGNORE, OPT_OUT
 from koordra.controller.legacy.templates import refuse_other_content
 from koordra.controller.legacy.translation import Translations
-from koordra.controller.legacy.usage import QuotaUsage
-from koordra.controller.reconcile.group_queue import Quota
+from koordra.controller.quota.claim_usage import ClaimUsage
+from koordra.controller.quota.held_back import HeldBack
+from koordra.controller.quota.held_seats import HeldSeats
+from koordra.controller.quota.published import PublishedDevices
+from koordra.controller.quota.usage import QuotaUsage
+from koordra.controller.quota.webhook import ClaimQuota
 from koordra.controller.resource_class.expansion import with_device_classes
 from koordra.controller.webhook.handlers import mutate_claims, mutate_pods, validate
 from koordra.controller.webhook.lookups import KnownObjects, ReviewLookups
@@ -80,7 +84,7 @@ class Admitted:
     """`warnings` are what clients would show."""
 
     cluster: Tables
-    quota: Quota
+    quotas: Quotas
     refused: list[Refused] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -93,8 +97,8 @@ def admitted(manifests: Sequence[Fields], settings: Settings) -> Admitted:
     store.refused += [Refused({"kind": RESOURCE_CLASSES.kind, "metadata": {}}, str(why)) for why in refused]
     for obj in sorted(with_classes, key=_turn):
         store.take(obj)
-    stored = map(_identified, with_template_claims(store.all()))
-    return Admitted(tables_of(stored), store.quota, store.refused, store.warnings)
+    stored = map(_identified, store.with_made())
+    return Admitted(tables_of(stored), store.quotas, store.refused, store.warnings)
 
 
 def _turn(obj: Fields) -> tuple[bool, int]:
@@ -110,10 +114,13 @@ class _Store:
         self._tables: dict[Kind, dict[str, Object]] = {kind: {} for kind in _SEEN.values()}
         self._others: list[Object] = []
         self._usage = QuotaUsage(settings, clock=lambda: 0.0)
+        self._published = PublishedDevices()
+        self._claims = ClaimUsage(self._usage, self._published)
+        self._claim_quota = ClaimQuota(self._usage, self._claims, self._quotas, None)
         templates = _Templates(partial(self.known, RESOURCE_CLAIM_TEMPLATES), self._put)
         self._legacy = Admission(settings, self, templates, self._usage, self._quotas, Translations(settings))
         self._seats = HeldSeats(self._usage.known)
-        self.quota = HeldBack(self._usage, self._seats, self._quotas, self.known)
+        self.quotas = HeldBack(self._usage, self._seats, self._quotas, self.known, self._claims.amounts)
 
     def all(self) -> list[Object]:
         return [*self._others, *(obj for table in self._tables.values() for obj in table.values())]
@@ -122,6 +129,8 @@ class _Store:
         kind = _SEEN.get(str(obj.get("kind")))
         if kind is None:
             self._others.append(obj)
+            if obj.get("kind") == RESOURCE_SLICES.kind:
+                self._published.on_slice("ADDED", obj)
             return
         obj = self._named(kind, obj)
         before = self.known(kind, key_of(kind, obj))
@@ -131,14 +140,14 @@ class _Store:
             ):
                 self._put(kind, obj)
         elif before is None:
-            self._admit(kind, obj)
+            self._admit(kind, obj, _STEPS.get(kind, ()))
         elif not objects.uid(before):
             self._refuse(obj, f'{kind} "{objects.name(obj)}" already exists')
 
-    def _admit(self, kind: Kind, obj: Object) -> None:
+    def _admit(self, kind: Kind, obj: Object, steps: Sequence[_Step]) -> None:
         namespace = objects.namespace(obj)
         in_native = objects.is_native(self.known(NAMESPACES, namespace) or {}, False)
-        for answer in _STEPS.get(kind, ()):
+        for answer in steps:
             asked = AdmissionRequest(applied_uid(obj), "CREATE", kind.kind, namespace, obj)
             said = answer(self, asked, in_native)
             self.warnings += said.warnings
@@ -151,11 +160,31 @@ class _Store:
     def _put(self, kind: Kind, obj: Object) -> None:
         self._tables[kind][key_of(kind, obj)] = obj
         if kind is PODS:
-            self._usage.on_pod("ADDED", obj)
+            self._usage.on_pod("ADDED", _identified(obj))
         elif kind is RESOURCE_CLAIM_TEMPLATES:
             self._usage.on_template("ADDED", obj)
+        elif kind is DEVICE_CLASSES:
+            self._claims.on_class("ADDED", obj)
+        elif kind is RESOURCE_CLAIMS:
+            self._claims.on_claim("ADDED", _identified(obj))
         elif kind is DEVICE_HOLDS:
             self._seats.on_hold("ADDED", obj)
+
+    def claim_quota(self, asked: AdmissionRequest, _in_native: bool) -> AdmissionResponse:
+        return self._claim_quota(replace(asked, object=_identified(asked.object)))
+
+    def with_made(self) -> list[Object]:
+        """All, with the claims that are made of templates; those beyond a quota are not."""
+        found: list[Object] = []
+        for obj in with_template_claims(self.all()):
+            is_made = obj.get("kind") == RESOURCE_CLAIMS.kind and (
+                self.known(RESOURCE_CLAIMS, objects.key(obj)) is None
+            )
+            if is_made:
+                self._admit(RESOURCE_CLAIMS, dict(obj), (_Store.claim_quota,))
+            else:
+                found.append(dict(obj))
+        return [*found, *(one for one in self._tables[RESOURCE_CLAIMS].values() if one not in found)]
 
     def _refuse(self, obj: Object, why: str) -> None:
         self.refused.append(Refused(obj, why))
@@ -217,7 +246,7 @@ _Step = Callable[[_Store, AdmissionRequest, bool], AdmissionResponse]
 _STEPS: Final[Mapping[Kind, tuple[_Step, ...]]] = {
     DEVICE_CLASSES: (_of_webhook(validate),),
     RESOURCE_CLAIM_TEMPLATES: (_of_webhook(mutate_claims), _of_webhook(validate)),
-    RESOURCE_CLAIMS: (_of_webhook(mutate_claims), _of_webhook(validate)),
+    RESOURCE_CLAIMS: (_of_webhook(mutate_claims), _of_webhook(validate), _Store.claim_quota),
     PODS: (_Store.legacy, _of_webhook(mutate_pods)),
 }
 

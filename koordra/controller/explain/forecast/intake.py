@@ -15,7 +15,7 @@ from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller.allocation.placer import GroupPlacement, Placer, UseReader
 from koordra.controller.allocation.reservations import STARVES_AFTER
-from koordra.controller.allocation.reserved.reservations import NO_QUOTAS
+from koordra.controller.allocation.reserved.quotas import NO_QUOTAS, Quotas
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
@@ -23,8 +23,6 @@ from koordra.controller.explain.forecast.cluster_copy import ClusterCopy
 from koordra.controller.explain.forecast.refusals import Refusals
 from koordra.controller.gangs.expected.job_reader import Read
 from koordra.controller.gangs.membership import GangIndex, UngateTracker
-from koordra.controller.legacy.held_back import HeldBack
-from koordra.controller.reconcile.group_queue import Quota
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.placement.candidates.cost_bound import most_free
 from koordra.placement.decide import Excluded
@@ -43,7 +41,7 @@ class Terms:
 
     now: datetime
     refused: Refusals = field(default_factory=dict)
-    quota: Quota | None = None
+    quotas: Quotas = NO_QUOTAS
     starves_after: float = STARVES_AFTER
     policy: str = names.DEFAULT_POLICY
     features: str | None = None
@@ -68,8 +66,7 @@ class Intake:
             reasons=self._note,
             starves_after=terms.starves_after,
             placer=self.placer,
-            quota=terms.quota,
-            quotas=terms.quota if isinstance(terms.quota, HeldBack) else NO_QUOTAS,
+            quotas=terms.quotas,
             levels=terms.levels,
         )
         cache = self.reconciler.cache

@@ -1,5 +1,5 @@
-"""What the legacy pods of each namespace add up to, followed through watches, what is being admitted just
-now, and the ResourceQuotas.
+"""What the claims and legacy pods of each namespace add up to, followed through watches, and what is being
+admitted just now.
 
     pod in the watch, not finished     ──> entries of spec.resourceClaims that name a template of ours
                                        ──> amounts by the name
@@ -20,21 +20,18 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from koordra.api import names, objects
-from koordra.api.kinds import RESOURCE_QUOTAS
 from koordra.api.objects import Fields, Object
 from koordra.api.tables import DueKeys, KeySets, set_or_drop
 from koordra.compat.quota_charges import Amounts, amounts, canonical_spec, dialect_of
 from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
-from koordra.controller.legacy.quota import Charge, in_scope, is_scoped
+from koordra.controller.quota.bounds import Charge, charge_name, in_scope, is_scoped
 from koordra.errors import InvalidInput
-from koordra.kube.client import KubeClient
-from koordra.kube.watch import WatchCache
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -95,7 +92,9 @@ class QuotaUsage:
     def __init__(self, settings: Settings, *, clock: Callable[[], float]) -> None:
         self._settings = settings
         self._clock = clock
-        self._lock = threading.RLock()
+        self.on_charge: Callable[[Object], None] = lambda pod: None
+        """Told of each pod whose charge may be another, under `lock`."""
+        self.lock = threading.RLock()
         self._amounts: dict[str, Amounts] = {}
         self._places: defaultdict[str, _Place] = defaultdict(_Place)
         self._waiting_for = KeySets()
@@ -105,6 +104,9 @@ class QuotaUsage:
         """Templates that there are, by name: one of each namespace."""
         self._named: dict[str, frozenset[str]] = {}
         """The templates that a pod names."""
+        self._come = set[str]()
+        """Uids of what was seen lately: no record of their admission counts any more."""
+        self._forgotten_at = DueKeys()
 
     def on_pod(self, event: str, pod: Object, /) -> None:
         """Pods of a template that is not known yet are counted when it is; what reserved for them counts
@@ -112,7 +114,7 @@ class QuotaUsage:
         gone = event == "DELETED" or objects.pod_is_finished(pod)
         templates = [] if gone else list(legacy_entries(pod).values())
         name, namespace = objects.name(pod), objects.namespace(pod)
-        with self._lock:
+        with self.lock:
             if not templates and objects.key(pod) not in self._named:
                 return
             place = self._places[namespace]
@@ -124,9 +126,10 @@ class QuotaUsage:
                 place.waiting[name] = pod, unknown
             else:
                 for uid in reviews(pod):
-                    place.charge(_review(uid), None)
-            place.charge(name, Charge(pod, _sum(known)) if known else None)
+                    self._has_come(place, uid)
+            place.charge(name, Charge(pod, total_of(known)) if known else None)
             self._refer(objects.key(pod), frozenset(templates))
+            self.on_charge(pod)
             self._drop_if_empty(namespace)
 
     def _refer(self, pod: str, now: frozenset[str]) -> None:
@@ -156,7 +159,7 @@ class QuotaUsage:
     ) -> None:
         """Templates that the watch has not shown yet, by key; those that are gone, from the claims, by
         namespace and name, that were made of them."""
-        with self._lock:
+        with self.lock:
             place = self._places.get(namespace)
             pods = [] if place is None else [pod for pod, _ in place.waiting.values()]
         for pod in pods:
@@ -172,7 +175,7 @@ class QuotaUsage:
         name, key = objects.name(template), objects.key(template)
         if not dialect_of(name):
             return
-        with self._lock:
+        with self.lock:
             if event == "DELETED":
                 self._stored.move(key, (name,), ())
                 self._forget_if_unused(name)
@@ -193,7 +196,7 @@ class QuotaUsage:
 
     def learn(self, name: str, found: Amounts) -> None:
         """What a template of ours amounts to, remembered: pods refer to it, or will."""
-        with self._lock:
+        with self.lock:
             self._amounts[name] = found
             for key in sorted(self._waiting_for.get(name, ())):
                 namespace, _, pod = key.partition("/")
@@ -204,14 +207,50 @@ class QuotaUsage:
         known = self._amounts.get(name)
         return amounts(dialect_of(name), spec, self._settings) if known is None else known
 
+    def on_claim(self, claim: Object, charge: Charge | None) -> None:
+        """What a claim that the watch has shown is charged by itself: None where it is gone, or not charged;
+        what its admission has reserved is over."""
+        uid, namespace = objects.uid(claim), objects.namespace(claim)
+        with self.lock:
+            place = self._places[namespace]
+            self._has_come(place, uid)
+            place.charge(charge_name(claim), charge)
+            self._drop_if_empty(namespace)
+
+    def _has_come(self, place: _Place, uid: str) -> None:
+        """The pod or claim that was charged as `uid` when it was admitted: counted as what it is, or gone."""
+        place.charge(_review(uid), None)
+        now = self._clock()
+        for due in self._forgotten_at.pop(now):
+            self._come.discard(due)
+        if uid not in self._come:
+            self._come.add(uid)
+            self._forgotten_at.add(now + 2 * RESERVED_FOR, uid)
+
+    def admitted_elsewhere(self, namespace: str, admitted: Mapping[str, tuple[float, Charge]]) -> None:
+        """What other replicas have let in, by uid, each with the seconds for which it counts at the most."""
+        with self.lock:
+            now, place = self._clock(), self._places[namespace]
+            place.end_reviews(now)
+            for uid, (lasts, charge) in admitted.items():
+                if uid not in self._come and _review(uid) not in place.charged:
+                    place.over.add(now + lasts, _review(uid))
+                    place.charge(_review(uid), charge)
+            self._drop_if_empty(namespace)
+
+    def charge_of_pod(self, namespace: str, name: str) -> Charge | None:
+        """What the pod that the watch has shown is charged."""
+        with self.lock:
+            return self._places.get(namespace, _NOTHING).charged.get(name)
+
     def known(self, template: str) -> Amounts | None:
         """What a template that was learned amounts to."""
-        with self._lock:
+        with self.lock:
             return self._amounts.get(template)
 
     def counted(self, quota: Object, name: str) -> int:
         """What the namespace's pods, admitted ones among them, add up to in what a quota counts."""
-        with self._lock:
+        with self.lock:
             place = self._places.get(objects.namespace(quota))
             if place is None:
                 return 0
@@ -222,18 +261,18 @@ class QuotaUsage:
             return sum(charge.amounts.get(name) or 0 for charge in charges if in_scope(quota, charge.pod))
 
     def has_observed(self, pod: Fields) -> bool:
-        with self._lock:
+        with self.lock:
             place = self._places.get(objects.namespace(pod), _NOTHING)
             return objects.name(pod) in place.charged or objects.name(pod) in place.waiting
 
     def charges(self, namespace: str) -> dict[str, Charge]:
-        """Of the pods that the watch has shown, by name, where nothing is admitted."""
-        with self._lock:
+        """Of the pods that the watch has shown, by name, and of claims, where nothing is admitted."""
+        with self.lock:
             return dict(self._places.get(namespace, _NOTHING).charged)
 
     def reserve(self, uid: str, asking: Charge, refused: Callable[[], str], *, keep: bool = True) -> str:
         """Charge the pod to its review unless `refused` says why not, given what is counted. One step."""
-        with self._lock:
+        with self.lock:
             why = refused()
             if not why and keep:
                 now, place = self._clock(), self._places[objects.namespace(asking.pod)]
@@ -243,7 +282,7 @@ class QuotaUsage:
             return why
 
     def release(self, uid: str, namespace: str) -> None:
-        with self._lock:
+        with self.lock:
             if (place := self._places.get(namespace)) is not None:
                 place.charge(_review(uid), None)
                 self._drop_if_empty(namespace)
@@ -253,7 +292,7 @@ _NOTHING: Final = _Place()
 """Of a namespace without legacy pods; never written."""
 
 
-def _sum(parts: list[Amounts]) -> Amounts:
+def total_of(parts: Sequence[Amounts]) -> Amounts:
     """Of a pod that has several claims; what one of them does not say counts nothing."""
     if len(parts) == 1:
         return parts[0]
@@ -296,34 +335,3 @@ def counted_part(pod: Object) -> Object:
 def _only(pod: Object, part: str, *fields: str) -> Object:
     found = pod.get(part) or {}
     return {name: found[name] for name in fields if name in found}
-
-
-class QuotaWatch:
-    """ResourceQuotas by namespace. `wake` is called after each change."""
-
-    def __init__(self, client: KubeClient, *, wake: Callable[[], None] = lambda: None) -> None:
-        self._wake = wake
-        self._cache = WatchCache(client, RESOURCE_QUOTAS, on_change=self._changed)
-        self._lock = threading.Lock()
-        self._by_namespace: defaultdict[str, dict[str, Object]] = defaultdict(dict)
-
-    def start(self, stop: threading.Event) -> None:
-        self._cache.start(stop)
-
-    def is_synced(self) -> bool:
-        return self._cache.wait_synced(0)
-
-    def of(self, namespace: str) -> list[Object]:
-        with self._lock:
-            return list(self._by_namespace.get(namespace, {}).values())
-
-    def all(self) -> list[Object]:
-        return self._cache.objects()
-
-    def _changed(self, event: str, quota: Object, /) -> None:
-        with self._lock:
-            found = self._by_namespace[objects.namespace(quota)]
-            set_or_drop(found, objects.name(quota), None if event == "DELETED" else quota)
-            if not found:
-                del self._by_namespace[objects.namespace(quota)]
-        self._wake()

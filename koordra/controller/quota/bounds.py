@@ -43,6 +43,7 @@ from typing import Final, NamedTuple
 from koordra.api import objects
 from koordra.api.objects import Fields, Object
 from koordra.compat.quota_charges import Amounts, crosses_namespaces, is_in_bytes
+from koordra.controller.allocation.reserved.quotas import Gangs
 from koordra.errors import InvalidQuantity
 from koordra.quantity import canonical, to_int
 
@@ -55,6 +56,19 @@ class Charge:
 
     pod: Object
     amounts: Amounts
+
+
+_CLAIM: Final = "claim "
+
+
+def charge_name(claim: Fields) -> str:
+    """As which a claim is charged by itself; no pod has such a name."""
+    return f"{_CLAIM}{objects.uid(claim)}"
+
+
+def claim_of(name: str) -> str:
+    """The uid of the claim that is charged by this name; "" of a pod's."""
+    return name.removeprefix(_CLAIM) if name.startswith(_CLAIM) else ""
 
 
 class Bound(NamedTuple):
@@ -164,15 +178,10 @@ def _matches(one: Fields, pod: Fields) -> bool:
 
 
 BEYOND: Final = (
-    "the pod was admitted while others were, and stands beyond a bound of its namespace: {}; it gets its devices when others end, "
+    "the pod came together with others, or before the bound, and stands beyond it: {}; it gets its devices when others end, "
     "or when spec.hard of ResourceQuota {} is raised"
 )
 WITH_ITS_GANG: Final = "gang {} waits as a whole, since too few of its members fit: {}"
-
-
-Gangs = Mapping[str, tuple[str, int, int]]
-"""Pod -> the gang that it starts with, how many of its members may be held without holding all, and how many
-that come later ask as this one."""
 
 
 class ToCome(NamedTuple):

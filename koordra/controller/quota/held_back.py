@@ -1,4 +1,6 @@
-"""Pods that stand beyond a quota of their namespace, and get no devices for now."""
+"""Pods that stand beyond a quota of their namespace, and get no devices for now: rewritten pods, which two
+replicas of the webhook may have let in at once; those whose claims were there before the bound, or beside
+what is held and reserved, of which the webhook knows nothing."""
 
 from __future__ import annotations
 
@@ -9,43 +11,67 @@ from dataclasses import dataclass
 from koordra.api import objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Fields, Object
+from koordra.compat.quota_charges import Amounts
+from koordra.controller.allocation.reserved.quotas import Gangs
 from koordra.controller.cache.pod_index import PodClaims, is_bound, is_living, may_be_planned
-from koordra.controller.legacy.held_seats import Held, HeldSeats
-from koordra.controller.legacy.quota import (
+from koordra.controller.quota.bounds import (
     Charge,
     CountOf,
-    Gangs,
     beyond,
     bounded,
+    charge_name,
     exceeded,
     in_scope,
     overdrawn,
     to_come,
 )
-from koordra.controller.legacy.usage import MALFORMED, QuotaUsage, legacy_entries
+from koordra.controller.quota.held_seats import Held, HeldSeats
+from koordra.controller.quota.usage import MALFORMED, QuotaUsage, legacy_entries, total_of
 
 
 def waiting_by_namespace(members: Sequence[PodClaims]) -> dict[str, list[PodClaims]]:
-    """The legacy pods that wait for devices."""
+    """The pods that wait for devices."""
     found: dict[str, list[PodClaims]] = {}
     for member in members:
-        if member.pending and legacy_entries(member.pod):
+        if member.pending:
             found.setdefault(objects.namespace(member.pod), []).append(member)
+    return found
+
+
+def with_their_claims(charges: Mapping[str, Charge], asking: Sequence[PodClaims]) -> dict[str, Charge]:
+    """What claims are charged by themselves, charged to the pods that wait for them: of several that share
+    one, to the oldest."""
+    found = dict(charges)
+    for one in sorted(
+        asking,
+        key=lambda one: (
+            str(objects.metadata(one.pod).get("creationTimestamp") or ""),
+            objects.name(one.pod),
+        ),
+    ):
+        name = objects.name(one.pod)
+        for claim in one.pending:
+            if (charge := found.pop(charge_name(claim), None)) is not None:
+                before = found[name].amounts if name in found else {}
+                found[name] = Charge(one.pod, total_of([before, charge.amounts]))
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """`quotas` of a namespace; `find` an object by its key."""
+    """`quotas` of a namespace; `find` an object by its key; `amounts` of a claim's spec."""
 
     usage: QuotaUsage
     seats: HeldSeats
     quotas: Callable[[str], Sequence[Object]]
     find: Callable[[Kind, str], Object | None]
+    amounts: Callable[[Fields], Amounts]
 
-    def __call__(self, members: Sequence[PodClaims], gangs: Gangs) -> Mapping[str, str]:
-        """Uid -> why a pod that waits for devices gets none for now. `gangs`: of members that start together,
-        by uid, their gang and how many of them it can do without."""
+    def is_bounding(self) -> bool:
+        return True
+
+    def held(self, members: Sequence[PodClaims], gangs: Gangs) -> Mapping[str, str]:
+        """As quotas.Quotas has it."""
         found: dict[str, str] = {}
         for namespace, waiting in waiting_by_namespace(members).items():
             quotas = [quota for quota in self.quotas(namespace) if bounded(quota)]
@@ -72,9 +98,15 @@ class HeldBack:
             template=lambda key: self.find(RESOURCE_CLAIM_TEMPLATES, key),
             claim=lambda where, name: self.find(RESOURCE_CLAIMS, f"{where}/{name}"),
         )
-        late = {objects.uid(one.pod): "" for one in waiting if not self.usage.has_observed(one.pod)}
-        held_seats, charges = self._held_seats(namespace), self.usage.charges(namespace)
-        planned = {objects.name(one.pod): objects.uid(one.pod) for one in waiting if may_be_planned(one)}
+        late = {
+            objects.uid(one.pod): ""
+            for one in waiting
+            if legacy_entries(one.pod) and not self.usage.has_observed(one.pod)
+        }
+        asking_now = [one for one in waiting if may_be_planned(one)]
+        charges = with_their_claims(self.usage.charges(namespace), asking_now)
+        planned = {objects.name(one.pod): objects.uid(one.pod) for one in asking_now}
+        held_seats = self.seats.charges(namespace, charges, planned.keys())
         gang_of = {name: gangs[uid] for name, uid in planned.items() if uid in gangs}
         expected = to_come(charges, gang_of)
         beside = held_seats.charges | expected.charges
@@ -102,7 +134,7 @@ class HeldBack:
         found: Counter[str] = Counter()
         for spec in claims:
             try:
-                found.update({name: amount or 0 for name, amount in self.usage.amounts_of("", spec).items()})
+                found.update({name: amount or 0 for name, amount in self.amounts(spec).items()})
             except MALFORMED:
                 continue
         return {"amounts": {name: amount for name, amount in sorted(found.items()) if amount > 0}}
