@@ -10,6 +10,9 @@ from __future__ import annotations
 import io
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final, TextIO
 
 import structlog
@@ -47,9 +50,29 @@ def _inert_traceback(out: TextIO, info: Any) -> None:
     out.write(inert_lines(shortened(shown.getvalue(), LONGEST_VALUE)))
 
 
+_IMAGINED: Final[ContextVar[bool]] = ContextVar("imagined", default=False)
+
+
+@contextmanager
+def imagined() -> Iterator[None]:
+    """What is only worked out, and not done, is not logged as if it were: of it errors alone are shown."""
+    before = _IMAGINED.set(True)
+    try:
+        yield
+    finally:
+        _IMAGINED.reset(before)
+
+
+def _not_imagined(_logger: Any, method: str, event: Any) -> Any:
+    if _IMAGINED.get() and method in ("debug", "info", "warning"):
+        raise structlog.DropEvent
+    return event
+
+
 def configure(*, level: str = "info", json: bool = False, process: str = "") -> None:
     """Send everything at `level` and above to stderr, as text or as one JSON object a line."""
     shared: list[Any] = [
+        _not_imagined,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]

@@ -23,7 +23,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -31,6 +30,7 @@ from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SL
 from koordra.controller.allocation.leftover_store import LeftoverStore
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.writes import Writer
+from koordra.controller.autoscale.asking import start_asking
 from koordra.controller.cache.changes import Informers
 from koordra.controller.elastic.reconcile import start_elastic
 from koordra.controller.explain.endpoint import ExplainEndpoint
@@ -60,6 +60,7 @@ from koordra.controller.webhook.handlers import paths
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.server import WebhookServer
 from koordra.kube.client import KubeClient
+from koordra.kube.wall_clock import utc_now, utc_now_micro
 from koordra.kube.watch import negotiate
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
@@ -166,7 +167,7 @@ def run(
     """Until `stop`. `client.timeout` has to be `settings.times.timeout` (or less) for the fence to hold.
     `is_well`: a watchdog's word on the threads of this process."""
     collect_seldom()
-    recorder = EventRecorder(client, now=wall_clock, identity=settings.identity, clock=time.monotonic)
+    recorder = EventRecorder(client, now=utc_now, identity=settings.identity, clock=time.monotonic)
     writing = spawn(lambda: recorder.run(stop), name="events", until=stop)
     metrics = metrics or Metrics()
     instruments = ControllerMetrics(metrics)
@@ -194,7 +195,7 @@ def _stand_by_and_lead(process: _Process, stop: threading.Event, is_well: Callab
         name=LEASE_NAME,
         identity=process.settings.identity,
         clock=partial(time.clock_gettime, _AWAKE_OR_NOT),
-        now=wall_clock_micro,
+        now=utc_now_micro,
         times=times,
         is_well=is_well,
     )
@@ -242,10 +243,8 @@ def _term(
 ) -> None:
     """One term: list, then passes until `stop`."""
     client, settings, latency = process.client, process.settings, process.instruments.latency
-    start_classes(
-        client, own_namespace=settings.lease_namespace, now=wall_clock, may_write=may_write, stop=stop
-    )
-    changed, elastic_changed, peers_changed = threading.Event(), threading.Event(), threading.Event()
+    start_classes(client, own_namespace=settings.lease_namespace, now=utc_now, may_write=may_write, stop=stop)
+    changed, elastic_changed, peers_changed, needs_changed = (threading.Event() for _ in range(4))
     compat = settings.legacy.compat if settings.legacy else None
     quotas = QuotaController(client, compat, report=process.report, wake=changed.set)
     legacy = settings.legacy and LegacyController(quotas, settings.legacy, process.report, may_write)
@@ -257,7 +256,7 @@ def _term(
     )
     caches = Informers(
         client,
-        changed=(changed, elastic_changed, peers_changed),
+        changed=(changed, elastic_changed, peers_changed, needs_changed),
         stop=stop,
         listeners={
             PODS: [requeue.on_pod, quotas.on_pod, partial(latency.observe, PODS)],
@@ -274,7 +273,7 @@ def _term(
     gc.freeze()  # what was listed stays for long: the collector need not stop everything to look through it
     requeue.start(stop)
     counted = process.instruments.counting(client)
-    writer = Writer(counted, may_write=may_write, unanswered=unanswered, now=wall_clock)
+    writer = Writer(counted, may_write=may_write, unanswered=unanswered, now=utc_now)
     NodeEvictions(
         writer,
         namespace=settings.lease_namespace,
@@ -290,7 +289,7 @@ def _term(
             client,
             observe=caches.cluster,
             changed=elastic_changed,
-            now=wall_clock,
+            now=utc_now,
             may_write=may_write,
             report=process.report,
             stop=stop,
@@ -301,6 +300,17 @@ def _term(
             changed=peers_changed,
             stop=stop,
         )
+    start_asking(
+        client,
+        settings,
+        observe=caches.cluster,
+        writer=writer,
+        quotas=quotas,
+        report=process.report,
+        metrics=process.instruments.autoscale,
+        changed=needs_changed,
+        stop=stop,
+    )
     place, now = settings.lease_namespace, time.monotonic
     store = LeftoverStore(client, namespace=place, may_write=may_write, clock=now)
     members = DomainMembers(client, namespace=place, may_write=may_write, clock=now)
@@ -338,12 +348,3 @@ def _term(
     finally:
         process.questions.close()
     store.save(reconciler.allocation.placer.order, now=True)
-
-
-def wall_clock() -> str:
-    """metav1.Time: RFC 3339, UTC, whole seconds."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def wall_clock_micro() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from koordra.controller.allocation.reservations import STARVES_AFTER
+from koordra.controller.autoscale.settings import AutoscaleSettings
 from koordra.controller.cache.fabrics import written_levels
 from koordra.controller.cache.immediate_claims import MOST_DEVICES, ImmediateRules
 from koordra.controller.legacy.settings import LegacySettings
@@ -20,7 +21,8 @@ class Settings:
     GPU's objects are served; `peer_annotations`: pods of the shim get the annotations that their old stack's
     readers look for. `node_metrics`: each node has series of its own
     (reconcile/leader_figures). `immediate_annotation` and `immediate_devices` as in
-    cache/immediate_claims; `topology_levels` as in cache/fabrics, empty: nobody says."""
+    cache/immediate_claims; `topology_levels` as in cache/fabrics, empty: nobody says. `autoscale`:
+    the groups of nodes that may be asked for (controller/autoscale); none: nothing is asked for."""
 
     identity: str
     leader_elect: bool = True
@@ -35,6 +37,7 @@ class Settings:
     immediate_annotation: bool = False
     immediate_devices: int = MOST_DEVICES
     topology_levels: str = ""
+    autoscale: AutoscaleSettings = field(default_factory=AutoscaleSettings)
 
     @property
     def immediate(self) -> ImmediateRules:

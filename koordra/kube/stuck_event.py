@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
 
 from koordra.api import kinds, names
 from koordra.errors import ApiError
 from koordra.inert import inert, shortened
 from koordra.kube.client import KubeClient
+from koordra.kube.wall_clock import utc_now
 from koordra.logs import get_logger
 from koordra.process.lifecycle import spawn
 
@@ -22,10 +22,6 @@ log = get_logger(__name__)
 
 REASON = "ThreadStuck"
 _LONGEST_MESSAGE = 1000
-
-
-def utc_now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class StuckEvents:

@@ -118,6 +118,7 @@ def installed(client: KubeClient, webhook_port: int) -> Iterator[Installation]:
             "kubelet-plugin-evict",
             "nri/evict",
             "imex",
+            "autoscale",
         ),
     )
     found.apply()

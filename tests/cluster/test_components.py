@@ -25,6 +25,7 @@ COMPONENTS = (
     "legacy",
     "elastic",
     "node-labels",
+    "autoscale",
 )
 
 

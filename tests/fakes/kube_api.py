@@ -66,6 +66,8 @@ class FakeKubeApi:
         self.before: Callable[[Write], None] = _nothing
         self.after: Callable[[Write], None] = _nothing
         self.dropped: tuple[str, ...] = ()
+        self.stamp: Callable[[], str] = lambda: f"2026-11-21T00:00:{self._uids % 60:02d}Z"
+        """When objects are made."""
         self._version = 100
         self._uids = 0
 
@@ -77,8 +79,17 @@ class FakeKubeApi:
             raise NotFound(f'{kind} "{name}" not found', code=404, reason="NotFound")
         return copy.deepcopy(found)
 
-    def list(self, kind: Kind, **_selectors: str) -> tuple[list[Object], str]:
-        found = [copy.deepcopy(obj) for key, obj in sorted(self.objects.items()) if key[0] == kind.plural]
+    def list(
+        self, kind: Kind, *, namespace: str | None = None, label_selector: str = "", **_selectors: str
+    ) -> tuple[list[Object], str]:
+        """`label_selector`: a label that is there."""
+        found = [
+            copy.deepcopy(obj)
+            for key, obj in sorted(self.objects.items())
+            if key[0] == kind.plural
+            and namespace in (None, key[1])
+            and (not label_selector or label_selector in objects.labels_of(obj))
+        ]
         return found, str(self._version)
 
     def newest(self, kind: Kind, **_selectors: str) -> str:
@@ -117,7 +128,7 @@ class FakeKubeApi:
             raise Conflict(f'{kind} "{metadata["name"]}" already exists', code=409, reason="AlreadyExists")
         self._uids += 1
         metadata.setdefault("uid", f"uid-{self._uids}")
-        metadata.setdefault("creationTimestamp", f"2026-11-21T00:00:{self._uids % 60:02d}Z")
+        metadata.setdefault("creationTimestamp", self.stamp())
         metadata["generation"] = 1
         obj.setdefault("apiVersion", kind.api_version)
         obj.setdefault("kind", kind.kind)

@@ -31,3 +31,21 @@ def test_a_tenants_text_fills_no_disk(as_json: bool, capsys: pytest.CaptureFixtu
         first = json.loads(said.splitlines()[0])
         assert first["problems"][1] == "short"
         assert first["number"] == 7
+
+
+def test_what_is_imagined_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(level="info")
+    try:
+        log = logs.get_logger("koordra.somewhere")
+        with logs.imagined():
+            log.info("claim_allocated")
+            log.warning("node_failed")
+            log.error("defect")
+        log.info("afterwards")
+    finally:
+        logs.configure(level="warning")
+    told = capsys.readouterr().err
+    assert "claim_allocated" not in told
+    assert "node_failed" not in told
+    assert "defect" in told
+    assert "afterwards" in told

@@ -34,6 +34,7 @@ _CLUSTER_WIDE: Final = frozenset(
     {
         "Namespace",
         "ClusterRole",
+        "PriorityClass",
         "ClusterRoleBinding",
         "CustomResourceDefinition",
         "DeviceClass",

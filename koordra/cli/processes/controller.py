@@ -10,6 +10,7 @@ import click
 from koordra.cli import options
 
 if TYPE_CHECKING:
+    from koordra.controller.autoscale.settings import AutoscaleSettings
     from koordra.controller.legacy.settings import LegacySettings
 
 
@@ -67,6 +68,11 @@ if TYPE_CHECKING:
     default=8,
     help="Devices that the Immediate claims of a namespace may have, where its annotation says nothing else.",
 )
+@click.option(
+    "--autoscale-settings",
+    type=options.FILE,
+    help="File with groups of nodes that an autoscaler is asked for (deploy/kustomize/autoscale).  [default: nothing is asked for]",
+)
 @options.flag(
     "--elastic-gpu", "Serve Elastic GPU's classes and claims (elasticgpu.io; deploy/kustomize/elastic)."
 )
@@ -106,6 +112,7 @@ def command(
     webhook_certificates: Path | None,
     webhook_host: str | None,
     percent_bounds: bool,
+    autoscale_settings: Path | None,
     log_level: str,
     log_json: bool,
     **settings: Any,
@@ -144,6 +151,7 @@ def command(
         leader_elect=leader_elect and not no_leader_elect,
         lease_namespace=lease_namespace,
         legacy=legacy,
+        autoscale=read_autoscale_settings(autoscale_settings),
         **settings,
     )
     metrics, readiness, questions = Metrics(), Readiness(), Questions()
@@ -180,6 +188,17 @@ def command(
     finally:
         if server is not None:
             server.close()
+
+
+def read_autoscale_settings(file: Path | None) -> AutoscaleSettings:
+    """Raises InvalidManifest, and InvalidInput for a machine that nobody knows."""
+    from koordra.controller.autoscale.settings import AutoscaleSettings
+
+    if file is None:
+        return AutoscaleSettings()
+    from koordra.cli.what_if.node_groups import settings_from_file
+
+    return settings_from_file(file)
 
 
 def read_legacy_settings(place: str | None, *, grace: float) -> LegacySettings:

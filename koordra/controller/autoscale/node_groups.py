@@ -23,7 +23,7 @@ class NodeGroup:
     """`machine`: what a node of it is, in a word; `slices`: the ResourceSlices of one, whatever their node is
     called. At most `most` nodes, with those that are there already: they are known by the group's `labels`,
     and without labels nobody is. `resources`: what a new node has for pods; without, CPU and memory are not
-    bounded."""
+    bounded. `namespace_most`: nodes of the group that the claims of one namespace may have, None for all."""
 
     name: str
     machine: str
@@ -32,6 +32,7 @@ class NodeGroup:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: Sequence[Fields] = ()
     resources: Mapping[str, str] = field(default_factory=dict)
+    namespace_most: int | None = None
 
     def there(self, cluster: Tables) -> list[str]:
         """Its nodes, by name."""

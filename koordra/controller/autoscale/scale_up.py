@@ -51,8 +51,8 @@ class ScaleUp:
     fits_beyond: Sequence[str] = ()
 
 
-Foretell = Callable[[Counts], Forecast]
-"""What the controller does with so many new nodes besides."""
+Foretell = Callable[[Counts], Mapping[str, Planned]]
+"""What claims, by key, are given with so many new nodes besides."""
 
 
 def scale_up(
@@ -60,43 +60,52 @@ def scale_up(
     terms: Terms,
     groups: Sequence[NodeGroup],
     *,
+    room: Counts | None = None,
     now: Forecast | None = None,
     beyond: bool = False,
+    told: int | None = None,
 ) -> ScaleUp:
-    """`now`: the forecast for the nodes that are there, where somebody has it. `beyond`: look also what
-    larger groups would serve."""
-    known = {} if now is None else {(0,) * len(groups): now}
+    """`room`: how many nodes may be added to each group, where its nodes that are there do not say it.
+    `now`: the forecast for the nodes that are there, where somebody has it. `beyond`: look also what larger
+    groups would serve. `told`: of so many that wait it is said why, of all where None."""
+    first = forecast(cluster, terms) if now is None else now
+    lacking = first.lacking
+    free = {group.name: group.most - len(group.there(cluster)) for group in groups} if room is None else room
+    most = {group.name: max(0, min(free[group.name], len(lacking))) for group in groups}
+    top = forecast(with_new_nodes(cluster, groups, most), terms) if any(most.values()) else first
+    known = {_key(groups, {}): first.planned, _key(groups, most): top.planned}
+    still = top.lacking[:told]
+    with top.when_done():
+        why = {key: top.reasons_of(key).reasons[key] for key in still}
+    del first, top, now  # each has the whole cluster
 
-    def foretell(counts: Counts) -> Forecast:
-        key = tuple(counts.get(group.name, 0) for group in groups)
+    def foretell(counts: Counts) -> Mapping[str, Planned]:
+        key = _key(groups, counts)
         if key not in known:
-            known[key] = forecast(with_new_nodes(cluster, groups, counts), terms)
+            known[key] = forecast(with_new_nodes(cluster, groups, counts), terms).planned
         return known[key]
 
-    lacking = foretell({}).lacking
-    most = {group.name: min(room(group, cluster), len(lacking)) for group in groups}
     counts = _fewest(foretell, groups, most)
-    new, served = _new_nodes(groups, counts), foretell(counts).planned
+    new, served = _new_nodes(groups, counts), foretell(counts)
     fits = {key: Fit(new.get(served[key].node or ""), served[key]) for key in lacking if key in served}
-    waits = {key: foretell(most).reasons_of(key).reasons[key] for key in lacking if key not in fits}
+    waits = {key: why.get(key, ()) for key in lacking if key not in fits}
     if not (waits and beyond):
         return ScaleUp(counts, fits, waits)
     larger = {group.name: len(lacking) for group in groups}
-    more = [key for key in waits if key in foretell(larger).planned]
+    more = [key for key in waits if key in foretell(larger)]
     return ScaleUp(counts, fits, waits, _fewest(foretell, groups, larger) if more else {}, more)
 
 
-def room(group: NodeGroup, cluster: Tables) -> int:
-    """How many nodes may be added to it."""
-    return max(0, group.most - len(group.there(cluster)))
+def _key(groups: Sequence[NodeGroup], counts: Counts) -> tuple[int, ...]:
+    return tuple(counts.get(group.name, 0) for group in groups)
 
 
 def _fewest(foretell: Foretell, groups: Sequence[NodeGroup], most: Counts) -> Counts:
     """As few as serve what `most` do."""
-    target = foretell(most).planned.keys()
+    target = foretell(most).keys()
 
     def serves(counts: Counts) -> bool:
-        return target <= foretell(counts).planned.keys()
+        return target <= foretell(counts).keys()
 
     counts = dict(most)
     for group in reversed(groups):
@@ -112,10 +121,10 @@ def _fewest(foretell: Foretell, groups: Sequence[NodeGroup], most: Counts) -> Co
     return counts
 
 
-def _used(group: NodeGroup, counts: Counts, forecast: Forecast) -> int:
+def _used(group: NodeGroup, counts: Counts, given: Mapping[str, Planned]) -> int:
     """New nodes of the group that somebody has something on."""
     new = _new_nodes([group], counts)
-    return len({planned.node for planned in forecast.planned.values()} & new.keys())
+    return len({planned.node for planned in given.values()} & new.keys())
 
 
 def _new_nodes(groups: Sequence[NodeGroup], counts: Counts) -> dict[str, str]:

@@ -1,6 +1,10 @@
-"""What an operator says about groups of nodes. Pure but for the machines, which
+"""What an operator says about groups of nodes, and how they are asked for. Pure but for the machines, which
 `slices_of` reads.
 
+    after: 30        # seconds for which something has waited before a node is asked for
+    within: 900      # seconds in which a node has to come
+    cooldown: 600    # seconds in which a claim, for which a node came, is not asked for again
+    image: registry.k8s.io/pause:3.10               # of placeholders
     groups:
     - name: h100
       machine: hgx-h100            # as for koordra plan --machine
@@ -8,6 +12,7 @@
       labels: {cloud.google.com/gke-nodepool: h100}   # which every node of the group has, and no other
       taints: [{key: example.com/gpu, value: "true", effect: NoSchedule}]
       resources: {cpu: "190", memory: 1800Gi}         # what a new node has for pods
+      namespaceMax: 4              # nodes of the group that the claims of one namespace may have
 
 The first groups are preferred.
 """
@@ -16,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from koordra.api import names
@@ -29,11 +35,46 @@ SlicesOf = Callable[[str, bool], Sequence[Fields]]
 MOST_NODES: Final = 1_000
 MOST_GROUPS: Final = 50
 EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+IMAGE: Final = "registry.k8s.io/pause:3.10"
+LONGEST: Final = 24 * 3600
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _KEY: Final = re.compile(
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 _VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscaleSettings:
+    """Times in seconds, as above."""
+
+    groups: Sequence[NodeGroup] = ()
+    after: float = 30.0
+    within: float = 900.0
+    cooldown: float = 600.0
+    image: str = IMAGE
+
+
+def settings_in(read: Reader, slices_of: SlicesOf) -> AutoscaleSettings:
+    """Of a document that says how groups are asked for. None may be named. Raises as groups_in does, and for
+    groups of which no placeholder can be made."""
+    read.only("after", "within", "cooldown", "image", "groups")
+    default = AutoscaleSettings()
+    groups = groups_in(read, slices_of) if read.sequence("groups") else []
+    for one, group in zip(read.each("groups"), groups, strict=True):
+        if not group.labels:
+            text = "name what every node of the group has, and no other"
+            raise one.wrong("are missing: nodes of the group are known by them", text, at="labels")
+        if not {"cpu", "memory"} & group.resources.keys():
+            text = "say what a new node has for pods, cpu or memory at least"
+            raise one.wrong("are missing: a placeholder is as large as a node", text, at="resources")
+    return AutoscaleSettings(
+        groups,
+        _seconds(read, "after", default.after),
+        _seconds(read, "within", default.within, least=1),
+        _seconds(read, "cooldown", default.cooldown),
+        read.text("image") or default.image,
+    )
 
 
 def groups_in(read: Reader, slices_of: SlicesOf) -> list[NodeGroup]:
@@ -52,7 +93,7 @@ def groups_in(read: Reader, slices_of: SlicesOf) -> list[NodeGroup]:
 
 
 def group_of(read: Reader, slices_of: SlicesOf) -> NodeGroup:
-    read.only("name", "machine", "max", "labels", "taints", "resources")
+    read.only("name", "machine", "max", "labels", "taints", "resources", "namespaceMax")
     name, machine = read.required("name"), read.required("machine")
     if not _NAME.fullmatch(name):
         text = "lower-case letters, digits and dashes, 40 at most"
@@ -71,7 +112,13 @@ def group_of(read: Reader, slices_of: SlicesOf) -> NodeGroup:
         labels,
         [_taint(one) for one in read.each("taints")],
         {key: str(value) for key, value in read.inner("resources").data.items()},
+        read.between("namespaceMax", 1, MOST_NODES),
     )
+
+
+def _seconds(read: Reader, name: str, default: float, *, least: int = 0) -> float:
+    found = read.between(name, least, LONGEST)
+    return default if found is None else float(found)
 
 
 def _labels(read: Reader) -> Mapping[str, str]:

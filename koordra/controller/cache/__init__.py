@@ -12,5 +12,6 @@ consumers       whom a claim is reserved for: a pod, or the group it is in
 pod_index       pods with their claims, sorted by what is to be done about them
 claim_index     claims, read once a version: held, orphaned, asking for devices without a pod; by pool
 slice_index     slices by node and by pool
+placeholders    pods that stand for new nodes
 groups          pods that are decided together, and who comes first
 """

@@ -18,6 +18,7 @@ from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_index
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.immediate_claims import NONE
+from koordra.controller.cache.placeholders import NAMESPACE
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.claims import Owner
 from koordra.controller.explain.isolation import isolation_of, resized_of
@@ -77,7 +78,19 @@ def _waiting(view: ClusterView, claim: Object) -> Object:
     status = "Fits" if placed else "Undecided" if found.undecided else "DoesNotFit"
     level = found.levels.get(key) if placed else None
     outcome = _outcome(status, found.node if placed else None, level, found.reasons.get(key, ()))
+    waits = "; ".join(filter(None, [waits, _asked_for(view, key)]))
     return {**outcome, **({"waits": waits} if waits else {})}
+
+
+def _asked_for(view: ClusterView, key: str) -> str:
+    """The new node that an autoscaler is asked for, for this claim."""
+    for ask in view.asks:
+        if key in ask.claims:
+            node = (
+                f"node {ask.node} came, and has not published its devices" if ask.node else "no node came yet"
+            )
+            return f"a new node of group {ask.group} is asked for ({node}; pod {NAMESPACE}/{ask.name})"
+    return ""
 
 
 def waits_for(view: ClusterView, key: str) -> str:

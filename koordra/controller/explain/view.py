@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from koordra.api import objects
 from koordra.api.objects import Fields, Object
 from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
+from koordra.controller.cache.placeholders import Ask, ask_of, is_ask
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangStatus
 from koordra.placement.decide import Excluded
@@ -43,6 +45,11 @@ class ClusterView:
     forecast: Callable[[str], GroupPlacement | None]
     beyond_quota: Mapping[str, str]
     planned: Mapping[str, Planned] = field(default_factory=dict)
+
+    @cached_property
+    def asks(self) -> list[Ask]:
+        """New nodes that are asked for."""
+        return [ask_of(pod) for key, pod in self.cache.pods.items() if is_ask(key)]
 
     def gang_of(self, pod: Object) -> Gang | None:
         """The gang that the pod is in, if koordra places it."""

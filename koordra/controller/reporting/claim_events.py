@@ -15,6 +15,9 @@ QuotaExceeded          a legacy pod beyond a quota, or a quota that is full
 Resized                the limits of a running claim's shares are others, and all its processes act by them
 ResizeRefused          why the wish of a claim's annotation is not granted
 InternalError          a defect of the allocator's: please report it
+NodesAsked             an autoscaler is asked for nodes that would make it fit
+NodesNotComing         they did not come, and for how long their group is not asked again
+NoNodeHelps            no new node would make it fit, and why
 DriverRelease          of a Node: how far its GPU driver is free
 any of CONFLICTS          somebody does what only koordra may do
 any of the allocator's words (InsufficientCapacity, TopologyScopeUnmet, ...)     the claim waits
@@ -48,6 +51,9 @@ CLAIM_MISSING: Final = "ClaimMissing"
 QUOTA_EXCEEDED: Final = "QuotaExceeded"
 RESIZED: Final = "Resized"
 RESIZE_REFUSED: Final = "ResizeRefused"
+NODES_ASKED: Final = "NodesAsked"
+NODES_NOT_COMING: Final = "NodesNotComing"
+NO_NODE_HELPS: Final = "NoNodeHelps"
 INTERNAL_ERROR: Final = "InternalError"
 GANG_GATHERING: Final = "GangGathering"
 GANG_REFUSED: Final = "GangRefused"
@@ -82,6 +88,7 @@ TOLD: Final = (
         RESIZED,
         RESIZE_REFUSED,
     ),
+    *(NODES_ASKED, NODES_NOT_COMING, NO_NODE_HELPS),
     *(INTERNAL_ERROR, GANG_GATHERING, GANG_REFUSED, *CONFLICTS, *(cause.value for cause in Cause)),
 )
 """What may be told of claims, pods and nodes."""
@@ -199,6 +206,25 @@ def driver_release(node: Object, phase: str) -> ClaimEvent:
     """`phase` is empty where the driver is in use again."""
     message = f"the GPU driver is to be free: {phase}" if phase else "the GPU driver is in use again"
     return ClaimEvent(DRIVER_RELEASE, message, (node,), warning=False)
+
+
+def nodes_asked(
+    claim: Object, pods: Sequence[Object], *, number: int, group: str, machine: str
+) -> ClaimEvent:
+    nodes = "a new node" if number == 1 else f"{number} new nodes"
+    message = f"{_name(claim)}: asked for {nodes} of group {group} ({machine})"
+    return ClaimEvent(NODES_ASKED, cut(message), (claim, *pods), warning=False)
+
+
+def nodes_not_coming(
+    claim: Object, pods: Sequence[Object], *, group: str, why: str, pause: float
+) -> ClaimEvent:
+    message = f"{_name(claim)}: group {group} is not asked for nodes for {pause:.0f} s: {why}"
+    return ClaimEvent(NODES_NOT_COMING, cut(message), (claim, *pods))
+
+
+def no_node_helps(claim: Object, pods: Sequence[Object], *, why: str) -> ClaimEvent:
+    return ClaimEvent(NO_NODE_HELPS, cut(f"{_name(claim)}: {why}"), (claim, *pods))
 
 
 def lacking(pod: Object, *, message: str) -> ClaimEvent:

@@ -27,6 +27,7 @@ from typing import Any, Final
 from koordra.api import objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
+from koordra.controller.reporting.autoscale_metrics import AutoscaleMetrics
 from koordra.controller.reporting.claim_events import ALLOCATED, CONFLICTS, TOLD, ClaimEvent
 from koordra.errors import ApiError
 from koordra.kube.client import KubeClient
@@ -97,6 +98,7 @@ class ControllerMetrics:
 
     def __init__(self, metrics: Metrics) -> None:
         self.leading = metrics.gauge(LEADING)
+        self.autoscale = AutoscaleMetrics(metrics)
         self._events = metrics.counter(EVENTS)
         self._conflicts = metrics.counter(CONFLICTS_SEEN)
         self.differences = metrics.counter(DIFFERENCES)

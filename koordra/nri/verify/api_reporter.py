@@ -23,7 +23,6 @@ import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from koordra.api import kinds, names, objects
@@ -33,6 +32,7 @@ from koordra.errors import Conflict, Invalid, NotFound
 from koordra.evictions import EvictionRequest, EvictionRequests
 from koordra.inert import inert
 from koordra.kube.client import KubeClient
+from koordra.kube.wall_clock import utc_now
 from koordra.logs import get_logger
 from koordra.nri.hook.ledger import GrantedDevice
 from koordra.nri.verify.drift import Finding
@@ -50,10 +50,6 @@ _LONGEST_MESSAGE: Final = 1000
 _ATTEMPTS: Final = 4
 
 log = get_logger(__name__)
-
-
-def utc_now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(eq=False)

@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from koordra.api import names
-from koordra.cli.what_if.node_groups import node_groups
+from koordra.cli.what_if.node_groups import node_groups, settings_from_file
 from koordra.controller.autoscale.node_groups import node_with_slices
+from koordra.controller.autoscale.settings import AutoscaleSettings
 from koordra.errors import InvalidInput, InvalidManifest
 
 GROUP = {"name": "h100", "machine": "t4x4-1nic", "max": 4}
@@ -101,3 +102,63 @@ def test_names_stand_once(tmp_path: Path) -> None:
 def test_a_file_without_groups_is_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidManifest, match="groups: names no group"):
         node_groups([written(tmp_path)])
+
+
+def asked(tmp_path: Path, *groups: dict[str, Any], **more: Any) -> AutoscaleSettings:
+    return settings_from_file(Path(written(tmp_path, *groups, **more)))
+
+
+SIZED = {**GROUP, "labels": {"pool": "g"}, "resources": {"cpu": "8"}}
+
+
+def test_what_the_controller_asks_by(tmp_path: Path) -> None:
+    found = asked(tmp_path, SIZED, after=0, within=60, cooldown=5, image="example.com/pause")
+    assert (found.after, found.within, found.cooldown, found.image) == (0, 60, 5, "example.com/pause")
+    assert [one.name for one in found.groups] == ["h100"]
+    default = asked(tmp_path, SIZED)
+    assert (default.after, default.within, default.cooldown) == (30, 900, 600)
+    assert not asked(tmp_path).groups, "then nothing is asked for"
+
+
+@pytest.mark.parametrize(
+    ("groups", "more", "problem"),
+    [
+        (
+            [{**SIZED, "labels": {}}],
+            {},
+            "groups[0].labels: are missing: nodes of the group are known by them",
+        ),
+        ([SIZED, {**SIZED, "name": "b", "resources": {}}], {}, "groups[1].resources: are missing"),
+        ([{**SIZED, "resources": {"pods": "9"}}], {}, "groups[0].resources: are missing"),
+        ([SIZED], {"within": 0}, "within: 0 is not a whole number"),
+        ([SIZED], {"after": "1"}, "after: '1' is not a whole number"),
+        ([SIZED], {"cooldown": -1}, "cooldown: -1 is not a whole number"),
+        ([SIZED], {"groupes": []}, "groupes: there is no such field"),
+    ],
+)
+def test_what_the_controller_cannot_ask_by(
+    tmp_path: Path, groups: list[dict[str, Any]], more: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidManifest) as told:
+        asked(tmp_path, *groups, **more)
+    assert problem in str(told.value)
+
+
+def test_several_documents_are_none(tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text("groups: []\n---\ngroups: []\n")
+    with pytest.raises(InvalidManifest, match="has 2 documents"):
+        settings_from_file(file)
+
+
+def test_what_is_shipped_asks_for_nothing(tmp_path: Path) -> None:
+    """And the example in it is one."""
+    folder = Path(__file__).parents[3] / "deploy" / "kustomize" / "autoscale"
+    (shipped,) = yaml.safe_load_all((folder / "settings.yaml").read_text())
+    text = shipped["data"]["settings.yaml"]
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    assert settings_from_file(file) == AutoscaleSettings(groups=[])
+    file.write_text(text.replace("groups: []", "groups:").replace("\n# ", "\n"))
+    (group,) = settings_from_file(file).groups
+    assert (group.name, group.most, group.namespace_most) == ("h100", 8, 4)

@@ -17,6 +17,7 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.controller.autoscale.settings import AutoscaleSettings
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.run import run, start_webhook
 from koordra.controller.settings import Settings
@@ -28,9 +29,11 @@ from koordra.process.watchdog import Watchdog
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 from tests.fakes.streaming_api import StreamingApi
 from tests.patience import PATIENCE
+from tests.unit.autoscale.world import group
 
 LOOPS: Final = frozenset(
     {
+        "autoscale",
         "elastic-gpu",
         "events",
         "kubelet-requeue",
@@ -100,7 +103,8 @@ def threads(api: StreamingApi, failed: list[str]) -> Iterator[dict[str, threadin
         stop=stop,
         legacy=legacy,
     )
-    settings = Settings("one", legacy=legacy, elastic_gpu=True, peer_annotations=True)
+    autoscale = AutoscaleSettings([group()])
+    settings = Settings("one", legacy=legacy, elastic_gpu=True, peer_annotations=True, autoscale=autoscale)
     main = threading.Thread(
         target=lambda: run(api, settings, stop=stop, metrics=metrics),  # type: ignore[arg-type]
         name="lease",

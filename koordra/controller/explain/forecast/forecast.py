@@ -42,6 +42,8 @@ from koordra.controller.gangs.expected.leader_first import Known, awaiting, lack
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import statuses_of
 from koordra.controller.gangs.seats.recorded import holds_by_gang, kept_of
+from koordra.logs import imagined
+from koordra.process.progress import step
 
 HORIZON: Final = 30.0
 """Seconds that the controller looks ahead at most while it writes nothing: what it could not decide at once
@@ -59,7 +61,8 @@ class Forecast:
         self._copy, self._placer, self._reconciler = taken.copy, taken.placer, taken.reconciler
         self._why: dict[str, GroupPlacement | None] = {}
         self._recall(starving or {})
-        self._run()
+        with imagined():
+            self._run()
         self._leader = leader_view(self._reconciler)
         statuses = self._reconciler.allocation.gangs.statuses
         self._lacking_gangs = [key for key, status in statuses.items() if status.plan]
@@ -79,6 +82,7 @@ class Forecast:
     def _run(self) -> None:
         queue = self._reconciler.allocation.queue
         for number in range(MOST_PASSES):
+            step()
             version = self._copy.version
             pause = self._reconciler.reconcile()
             if number == 0:
