@@ -45,6 +45,16 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "koordra.api.opaque.isolation",
         "koordra.kubelet_plugin.prepare.isolated_shares",
     ),
+    "gangs": (
+        "koordra.controller.gangs.membership",
+        "koordra.controller.gangs.phase",
+        "koordra.controller.gangs.seats.recorded",
+        "koordra.controller.gangs.seats.job_owner",
+        "koordra.controller.gangs.expected.seat_exchange",
+        "koordra.controller.gangs.declared.gang_ref",
+        "koordra.controller.gangs.declared.subgroups",
+        "koordra.placement.gang.role_minimums",
+    ),
     "hook": ("koordra.nri.hook.adjust", "koordra.nri.hook.ungranted_access", "koordra.nri.hook.grants"),
 }
 

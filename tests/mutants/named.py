@@ -547,6 +547,54 @@ TEXTS: Final = (
         "word = (kept and kept.isolation) or _decided(",
         "word = _decided(",
     ),
+    (
+        "gangs",
+        "a launcher that came past its gate starts its gang",
+        "self.is_committed and (self.let_go or self.claims is None or self.concerns_koordra)",
+        "self.is_committed",
+    ),
+    (
+        "gangs",
+        "in a gang that has started who runs counts twice",
+        "((not started and one.is_bound) or self.is_without_claims(one) for",
+        "(one.is_bound or self.is_without_claims(one) for",
+    ),
+    (
+        "gangs",
+        "whose turn has not come has no seat",
+        "for member in gang.members if (seat := _seat(member)) is not None]",
+        "for member in gang.members if not member.is_held and (seat := _seat(member)) is not None]",
+    ),
+    (
+        "gangs",
+        "what was held for a suspended MPIJob stays held",
+        'objects.fields(spec.get("runPolicy")).get("suspend")',
+        "None",
+    ),
+    (
+        "gangs",
+        "the job is not asked what a lost member asked",
+        "answer = self.jobs.job_of(gang) if seat.name else Answer()",
+        "answer = Answer()",
+    ),
+    (
+        "gangs",
+        "groups that are not there yet are not waited for",
+        "if missing > 0:",
+        "if missing > 1000:",
+    ),
+    (
+        "gangs",
+        "a group that is not needed is placed in part",
+        "return 0 < len(one.members.intersection(placed)) < one.least",
+        "return len(one.members.intersection(placed)) < 0 < one.least",
+    ),
+    (
+        "gangs",
+        "groups that end together start by themselves",
+        'or "all" in objects.fields(spec.get("disruptionMode"))',
+        'or "any" in objects.fields(spec.get("disruptionMode"))',
+    ),
 )
 
 WEIGHTS: Final = (

@@ -6,6 +6,7 @@ downward        annotations that a pod's volumes show
 changes         the kinds, the watches of one term of leadership, and the queue between their threads and the
                 worker
 assume_cache    our own writes that the watches do not show yet, laid over the claims
+ungate_tracker  gates that we lifted, and that the watches do not show yet
 cluster_cache   the objects by kind; applies changes and keeps the indices below, and the epoch of what could
                 have made room
 consumers       whom a claim is reserved for: a pod, or the group it is in

@@ -3,8 +3,7 @@
     declared/           what a pod declares: which gang (koordra's own annotations, Kubernetes' PodGroup and
                         Workload, or the pod groups of Koordinator, coscheduling, Volcano and Kueue), at which
                         position of its job, and on what terms; what the webhook refuses
-    membership          the pods of each gang, and how far each of them is; gates that were removed and that
-                        the caches do not show yet
+    membership          the pods of each gang, and how far each of them is
     expected/           members that are not made before those that are there have started
     phase               from that to the one thing that is to be done next; pure, and nothing but the API
                         objects go in, so that a controller that starts anew goes on where its predecessor was

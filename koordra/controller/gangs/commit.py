@@ -17,11 +17,12 @@ from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.writes import WriteOutcome
+from koordra.controller.cache.ungate_tracker import UngateTracker
 from koordra.controller.gangs.declared.annotations import COMMITTED, HELD
 from koordra.controller.gangs.imex.domains import with_domain
 from koordra.controller.gangs.live.writes import LiveFiles
 from koordra.controller.gangs.member_placement import PlacementRequest
-from koordra.controller.gangs.membership import Gang, Member, UngateTracker
+from koordra.controller.gangs.membership import Gang, Member
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 from koordra.placement.gang import GangPlaced

@@ -27,6 +27,7 @@ from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.reservations import GangReservation
 from koordra.controller.cache.groups import Group
+from koordra.controller.cache.ungate_tracker import UngateTracker
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.eviction import GangRestarts, evicted_with, spare_members
@@ -34,7 +35,7 @@ from koordra.controller.gangs.expected.awaiting import Awaiting
 from koordra.controller.gangs.expected.seat_exchange import SeatExchange
 from koordra.controller.gangs.live.writes import LiveFiles
 from koordra.controller.gangs.member_placement import ExcludedFor
-from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
+from koordra.controller.gangs.membership import Gang, GangIndex
 from koordra.controller.gangs.phase import GangPhase, GangStatus, statuses_of, within_quota
 from koordra.controller.gangs.planner import GangPlanner
 from koordra.controller.gangs.seats.device_holds import DeviceHolds

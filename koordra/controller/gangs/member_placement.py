@@ -218,16 +218,19 @@ def request_for(
 
 
 def _least_of(gang: Gang, status: GangStatus, fixed: Container[str]) -> tuple[placement.LeastOf, ...]:
-    """Of roles that have too few; where members are placed one by one, none has."""
-    if status.phase is GangPhase.GROWING:
-        return ()
+    """Of roles that have too few (where members are placed one by one, none has), and of parts that the gang
+    may do without: these are placed with what they lack or not at all."""
     have = {member.uid for member in gang.members if member.key in fixed}
-    asking = (*status.plan, *status.coming)
+    key_of = {member.uid: member.key for member in (*status.plan, *status.coming)}
     found = []
-    for role in gang.terms.roles:
-        inside = frozenset(member.key for member in asking if member.uid in role.pods)
+    for role in gang.terms.roles if status.phase is not GangPhase.GROWING else ():
+        inside = frozenset(key_of[uid] for uid in role.pods & key_of.keys())
         if least := min(role.lacks(have), len(inside)):
             found.append(placement.LeastOf(role.name, inside, least))
+    for part in gang.terms.topology.parts:
+        inside = frozenset(key_of[uid] for uid in part.pods & key_of.keys())
+        if part.size is not None and inside and (lacks := part.size - len(part.pods & have)) > 1:
+            found.append(placement.LeastOf(part.name, inside, lacks, or_none=True))
     return tuple(found)
 
 

@@ -1,5 +1,4 @@
-"""The pods of each gang, and how far each of them is. Pure but for what `GangIndex` and `UngateTracker`
-follow.
+"""The pods of each gang, and how far each of them is. Pure but for what `GangIndex` follows.
 
 Of a member it matters whether
 
@@ -17,7 +16,7 @@ while others of the same owner live: a job whose first worker is done has not lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +24,12 @@ from koordra.api import names, objects
 from koordra.api.kinds import NAMESPACES, PODS
 from koordra.api.objects import Object
 from koordra.api.tables import set_or_drop
+from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_index
-from koordra.controller.cache.assume_cache import is_older
 from koordra.controller.cache.changes import COMPOSITE, POD_GROUP
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodClaims, PodEntry
+from koordra.controller.cache.ungate_tracker import UngateTracker
 from koordra.controller.gangs.declared.annotations import COMMITTED
 from koordra.controller.gangs.declared.gang_ref import GangRef, Source, gang_of
 from koordra.controller.gangs.declared.member_index import MemberIndex, member_indexes
@@ -128,10 +128,9 @@ class Gang:
 
     @property
     def committed(self) -> tuple[Member, ...]:
-        """Who was let go, and in a gang of which somebody was, who is not held."""
-        if not self.has_started:
-            return ()
-        return tuple(one for one in self.members if not (one.is_held or self.is_without_claims(one)))
+        """Of a gang that has started, who is not held."""
+        there = self.members if self.has_started else ()
+        return tuple(one for one in there if not (one.is_held or self.is_without_claims(one)))
 
     @property
     def has_started(self) -> bool:
@@ -178,56 +177,6 @@ class Gang:
         return (rank if priority is None else -priority, created, name)
 
 
-class UngateTracker:
-    """Gates that this controller has lifted, or may have lifted, and that the caches do not show yet. By pod
-    uid; not thread-safe.
-
-    Lifting a gate is conditional on the pod's version. So a write without an answer is in doubt only while
-    the pod has that version: once it has another one, either the write is what made it, or it can never take
-    effect. A conflict says only that the pod has another version, which an earlier write may have made: that
-    is in doubt too, until the caches show it. While an ungating is in doubt nothing is taken back from its
-    gang: it may be committed already.
-    """
-
-    def __init__(self) -> None:
-        self.touched: set[str] = set()
-        """Pods whose ungating was sent, confirmed or refused: a set that its reader empties."""
-        self._confirmed: set[str] = set()
-        self._sent: dict[str, Mapping[str, Any]] = {}
-
-    def sending(self, pod: Mapping[str, Any]) -> None:
-        """A write that ungates this version of the pod is about to be sent."""
-        self._sent[objects.uid(pod)] = pod
-        self.touched.add(objects.uid(pod))
-
-    def answered(self, pod: Mapping[str, Any], *, ungated: bool) -> None:
-        """The gate is lifted; or the server said no, for another reason than the pod's version: nothing was
-        changed."""
-        self._sent.pop(objects.uid(pod), None)
-        if ungated:
-            self._confirmed.add(objects.uid(pod))
-        self.touched.add(objects.uid(pod))
-
-    def is_ungated(self, pod: Mapping[str, Any]) -> bool:
-        return objects.uid(pod) in self._confirmed
-
-    def in_doubt(self, pod: Mapping[str, Any]) -> bool:
-        """Whether an ungating was sent whose result nobody knows."""
-        sent = self._sent.get(objects.uid(pod))
-        return sent is not None and pod_index.is_gated(pod) and not is_older(sent, pod)
-
-    def sync(self, find: Callable[[str], Mapping[str, Any] | None]) -> None:
-        """Forget what the caches show by now. `find`: a pod by its uid."""
-        for uid in self._confirmed | self._sent.keys():
-            pod = find(uid)
-            if pod is None or not pod_index.is_gated(pod):
-                self._confirmed.discard(uid)
-            elif uid not in self._sent or not is_older(self._sent[uid], pod):
-                continue
-            self._sent.pop(uid, None)
-            self.touched.add(uid)
-
-
 class GangIndex:
     """The gangs that concern koordra, by mark, followed through a cache: those of which a pod, a claim, a
     consumer of a claim, a pod group or an ungating has changed are gathered anew. Not thread-safe."""
@@ -269,7 +218,7 @@ class GangIndex:
                 self._pods[known].pop(uid, None)
                 if not self._pods[known]:
                     del self._pods[known]
-            ref = gang_of(pod) if pod is now else None
+            ref = gang_of(pod, self.cache.pod_groups) if pod is now else None
             if ref is not None and not self._is_native(pod):
                 self._refs[uid] = ref
                 self._pods.setdefault(ref, {})[uid] = pod
@@ -292,11 +241,13 @@ class GangIndex:
                     self._on_pod(key, pod, pod)
 
     def _on_pod_group(self, key: str, _before: Object | None, _now: Object | None) -> None:
-        self._stale |= {
-            ref
-            for ref in self._pods
-            if key.endswith(f"/{ref.namespace}/{ref.group}") or f"/{COMPOSITE}/{ref.namespace}/" in key
-        }
+        """With a group of Kubernetes, other pods may be together (CompositePodGroup)."""
+        stale = {ref for ref in self._pods if _concerns(key, ref)}
+        self._stale |= stale
+        for ref in stale if key.startswith(claims_of.POD_GROUPS) else ():
+            for pod in list(self._pods[ref].values()):
+                if gang_of(pod, self.cache.pod_groups) != ref:
+                    self._on_pod(objects.key(pod), pod, pod)
 
     def _gang(self, ref: GangRef, pods: list[Object]) -> Gang | None:
         living = [pod for pod in pods if pod_index.is_living(pod)]
@@ -324,6 +275,12 @@ class GangIndex:
         """Whether kube-scheduler allocates for the pod."""
         mode = _mode_of(self.cache.namespaces.get(objects.namespace(pod)))
         return not pod_index.is_gated(pod) and objects.is_native(pod, mode == names.MODE_NATIVE)
+
+
+def _concerns(group: str, ref: GangRef) -> bool:
+    """Whether the pod group of this key may be one that the gang's terms follow from."""
+    parts = group.split("/")
+    return parts[-2] == ref.namespace and (parts[-1] == ref.group or COMPOSITE in (ref.part, parts[-3]))
 
 
 def _mode_of(namespace: Object | None) -> str | None:

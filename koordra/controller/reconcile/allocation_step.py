@@ -242,7 +242,7 @@ class AllocationStep:
             set_or_drop(self._served, objects.uid(claim), served)
         for key in sorted(placement.allocations):
             level = placement.levels.get(key)
-            domain = name_of(group, key)
+            domain = name_of(group, key, self._context.cache.pod_groups)
             allocation = with_domain(placement.allocations[key], domain, self.placer.nodes)
             written = self._context.allocate(key, group, allocation, level=level, timed=at_once)
             if not written.ok:

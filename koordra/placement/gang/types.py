@@ -85,11 +85,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class LeastOf:
-    """Of these new members, by key, at least so many are placed, or nobody is."""
+    """Of these new members, by key, at least so many are placed, or nobody is; with `or_none`, or none of
+    these."""
 
     name: str
     members: frozenset[str]
     least: int
+    or_none: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from koordra.api import names
 from koordra.api.kinds import DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.controller.cache.ungate_tracker import UngateTracker
 from koordra.controller.gangs import events
 from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN, GANG_TIMEOUT
 from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.controller.gangs.declared.terms import terms_of
-from koordra.controller.gangs.membership import GangIndex, UngateTracker
+from koordra.controller.gangs.membership import GangIndex
 from koordra.errors import ApiError, ApiUnreachable, Forbidden
 from tests.fakes.cluster import Cluster
 from tests.fakes.joint_cluster import JointCluster, explode_at, gpu_slice, node

@@ -15,8 +15,7 @@ from koordra.controller.gangs.declared.disruption import Disruption, DisruptionM
 from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.controller.gangs.declared.terms import terms_of
 from tests.fakes.joint_cluster import JointCluster
-from tests.fakes.kube_api import COMPOSITES
-from tests.unit.gangs.test_gang_course import gates, let_go, told
+from tests.unit.gangs.test_gang_course import let_go
 from tests.unit.gangs.test_gangs_preempt import evicted, gang, go, running
 
 ALPHA = next(kind for kind in POD_GROUPS if kind.version == "v1alpha2")
@@ -227,68 +226,3 @@ def test_a_basic_group_with_a_domain_is_kept_in_it() -> None:
     assert terms is not None
     assert terms.least == 1
     assert "example.com/rack" in str(terms.topology)
-
-
-def composite(cluster: JointCluster, name: str, **spec: Any) -> None:
-    body = {
-        **COMPOSITES.type_meta,
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"schedulingPolicy": BASIC} | spec,
-    }
-    cluster.api.create(COMPOSITES, body)
-
-
-@pytest.mark.parametrize(
-    ("spec", "wants"),
-    [
-        ({}, ""),
-        ({"disruptionMode": {"single": {}}}, ""),
-        ({"schedulingPolicy": {"gang": {"minGroupCount": 1}}}, ""),
-        ({"schedulingPolicy": {"gang": {"minGroupCount": 2}}}, "schedulingPolicy.gang.minGroupCount 2"),
-        ({"disruptionMode": {"all": {}}}, "disruptionMode all"),
-        ({"schedulingConstraints": {"topology": [{"key": "example.com/rack"}]}}, "schedulingConstraints"),
-    ],
-)
-@pytest.mark.parametrize("policy", [LEAST, BASIC])
-@pytest.mark.parametrize("deep", [False, True])
-def test_a_group_of_a_composite_group_starts_by_itself_where_that_wants_no_more(
-    spec: dict[str, Any], wants: str, policy: dict[str, Any], deep: bool
-) -> None:
-    """1.37, alpha: in no server that could be had."""
-    cluster = JointCluster(nodes=2, gpus=1)
-    pod_group(cluster, "w", schedulingPolicy=policy, parentCompositePodGroupName="inner")
-    if deep:
-        composite(cluster, "inner", parentCompositePodGroupName="w")
-        composite(cluster, "w", **spec)  # of the PodGroup's own name
-    else:
-        composite(cluster, "inner", **spec)
-    pods = members(cluster, "w", 2)
-    cluster.settle()
-    assert [name for name in pods if not gates(cluster, name)] == ([] if wants else pods)
-    if wants:
-        (message,) = set(told(cluster, "GangRefused"))
-        assert f"CompositePodGroup {'w' if deep else 'inner'}, whose {wants} koordra does not keep" in message
-        assert "koordra.io/gang-role" in message
-
-
-def test_a_group_waits_for_its_composite_group() -> None:
-    cluster = JointCluster(nodes=2, gpus=1)
-    pod_group(cluster, "w", parentCompositePodGroupName="all")
-    pods = members(cluster, "w", 2)
-    cluster.settle()
-    assert let_go(cluster) == []
-    assert "CompositePodGroup all, which is not there" in told(cluster, "GangRefused")[0]
-    composite(cluster, "all")
-    cluster.settle()
-    assert let_go(cluster) == pods
-
-
-def test_composite_groups_in_a_circle_are_refused() -> None:
-    cluster = JointCluster(nodes=2, gpus=1)
-    pod_group(cluster, "w", parentCompositePodGroupName="a")
-    composite(cluster, "a", parentCompositePodGroupName="b")
-    composite(cluster, "b", parentCompositePodGroupName="a")
-    members(cluster, "w", 2)
-    cluster.settle()
-    assert let_go(cluster) == []
-    assert "more than 4 CompositePodGroups deep" in told(cluster, "GangRefused")[0]

@@ -180,7 +180,7 @@ KAI_REF = GangRef(Source.KAI, "team", "serve")
 def test_groups_in_a_circle_or_too_deep_are_left_out() -> None:
     circle = [kai("a", parent="b"), kai("b", parent="a"), kai("c", 2)]
     deep = [kai(f"d{number}", 1, parent=f"d{number - 1}") for number in range(1, 3 * MOST_LAYERS)]
-    found = subgroups_of(KAI_REF, [], {"subGroups": [*circle, *deep, kai("d0")]})
+    found = subgroups_of(KAI_REF, [], {"subGroups": [*circle, *deep, kai("d0")]}, {})
     named = [one.subgroup.name for one in found.all]
     assert named[:2] == ["c", "d0"]
     assert len(named) == 1 + MOST_LAYERS
@@ -190,11 +190,11 @@ def test_groups_in_a_circle_or_too_deep_are_left_out() -> None:
     "spec", [{"subGroups": 1}, {"subGroups": [1, {}]}, {"subGroups": [{"minMember": "x"}]}]
 )
 def test_what_is_no_tree_has_no_groups_that_need_anybody(spec: dict[str, Any]) -> None:
-    assert subgroups_of(KAI_REF, [], spec).least == 0
+    assert subgroups_of(KAI_REF, [], spec, {}).least == 0
 
 
 def test_the_least_is_that_of_the_smallest_that_are_needed() -> None:
     groups = [kai("a", 5), kai("b", 2), kai("c", 3)]
-    assert subgroups_of(KAI_REF, [], {"subGroups": groups}).least == 10
-    found = subgroups_of(KAI_REF, [], {"subGroups": groups, "minSubGroup": 2})
+    assert subgroups_of(KAI_REF, [], {"subGroups": groups}, {}).least == 10
+    found = subgroups_of(KAI_REF, [], {"subGroups": groups, "minSubGroup": 2}, {})
     assert (found.least, {one.optional for one in found.all}) == (5, {True})

@@ -19,10 +19,11 @@ from koordra.controller.allocation.reserved.quotas import NO_QUOTAS, Quotas
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
+from koordra.controller.cache.ungate_tracker import UngateTracker
 from koordra.controller.explain.forecast.cluster_copy import ClusterCopy
 from koordra.controller.explain.forecast.refusals import Refusals
 from koordra.controller.gangs.expected.job_reader import Read
-from koordra.controller.gangs.membership import GangIndex, UngateTracker
+from koordra.controller.gangs.membership import GangIndex
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.placement.candidates.cost_bound import most_free
 from koordra.placement.decide import Excluded

@@ -21,7 +21,9 @@ The first of these that a pod carries counts:
 
 A gang never crosses namespaces: its name is looked up in the pod's own. Where its replicas are gangs of their
 own (gang_by), each is called by the name and what the replica's labels say: `serve:0`. Gangs of Koordinator's
-that are bound to each other (`groups`) are one, with a role for each: `a+b`.
+that are bound to each other (`groups`) are one, with a role for each: `a+b`. So are the PodGroups that a
+CompositePodGroup (1.37, alpha, KEP 6012; preview) wants together, by whatever of its fields: of several
+around each other the outermost that wants it. The others of them count for nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from koordra.api import objects
+from koordra.api.objects import Fields, Object
+from koordra.controller import claims as claims_of
+from koordra.controller.cache.changes import COMPOSITE
 from koordra.controller.gangs.declared.annotations import GANG
 from koordra.controller.gangs.declared.gang_by import replica_of
 from koordra.controller.gangs.declared.workload_kind import GROVE, is_ahead
@@ -44,6 +49,9 @@ COSCHEDULING_OLD: Final = "pod-group.scheduling.sigs.k8s.io"
 _VOLCANO: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 _GROUPS: Final = KOORDINATOR + "groups"
 MOST_JOINED: Final = 16
+NO_GROUPS: Final[Mapping[str, Object]] = {}
+MOST_AROUND: Final = 4
+"""CompositePodGroups around each other, as the KEP has it."""
 _LONGEST_GROUPS: Final = 4096
 KAI: Final = "kai.scheduler/"
 KUEUE: Final = "kueue.x-k8s.io/pod-group-"
@@ -73,7 +81,8 @@ _NAMED_BY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GangRef:
-    """A pod's word about its gang. `group` as the pod names it; `part`: the group within a Workload of 1.35;
+    """A pod's word about its gang. `group` as the pod names it; `part`: the group within a Workload of 1.35,
+    or the word COMPOSITE where `group` is a CompositePodGroup;
     `replica`: which of them, where each is a gang of its own; `joined`: several groups, none of which starts
     before all can, of which `group` is the first."""
 
@@ -106,14 +115,50 @@ def _quoted(group: str) -> str:
     return group.replace("%", "%25").replace(":", "%3A").replace("+", "%2B")
 
 
-def gang_of(pod: Mapping[str, Any]) -> GangRef | None:
+def gang_of(pod: Mapping[str, Any], pod_groups: Mapping[str, Object] = NO_GROUPS) -> GangRef | None:
     """The gang that the pod is in. None where it names none; and for the initializers of a TrainJob, which
-    have ended before the others are made, so that the gang would wait for ever."""
+    have ended before the others are made, so that the gang would wait for ever. `pod_groups` as in the cache:
+    without them a PodGroup is never part of another one."""
     found = group_of(pod)
     if found is None or (found.source is Source.KOORDRA and is_ahead(pod)):
         return None
+    if found.source is Source.KUBERNETES and not found.part and pod_groups:
+        group = pod_groups.get(f"{claims_of.POD_GROUPS}/{found.namespace}/{found.group}", {})
+        tops = [one for one in composites_around(group, pod_groups) if wants_together(objects.spec_of(one))]
+        if tops:
+            found = replace(found, group=objects.name(tops[-1]), part=COMPOSITE)
     replica = replica_of(pod, default=found.source is Source.KOORDRA)
     return replace(found, replica=replica.values) if replica.values else found
+
+
+def composites_around(group: Fields, pod_groups: Mapping[str, Object]) -> list[Object]:
+    """The CompositePodGroups around a PodGroup, the inner ones first, as far as they are there, and one more
+    than there may be (MOST_AROUND)."""
+    found, at = list[Object](), group
+    while len(found) <= MOST_AROUND:
+        name = objects.spec_of(at).get("parentCompositePodGroupName")
+        key = f"{claims_of.POD_GROUPS}/{COMPOSITE}/{objects.namespace(at)}/{name}"
+        if not name or key not in pod_groups:
+            break
+        at = pod_groups[key]
+        found.append(at)
+    return found
+
+
+def wants_together(spec: Fields) -> bool:
+    """Whether a CompositePodGroup wants its groups to start, or end, or be in one domain together."""
+    return (
+        least_groups(spec) != 1
+        or "all" in objects.fields(spec.get("disruptionMode"))
+        or bool(spec.get("schedulingConstraints"))
+    )
+
+
+def least_groups(spec: Fields) -> int:
+    """How many groups of a CompositePodGroup start together; 1 where each starts by itself (`basic`)."""
+    gang = objects.fields(objects.fields(spec.get("schedulingPolicy")).get("gang"))
+    number = gang.get("minGroupCount", 1)
+    return number if isinstance(number, int) and number > 0 else 1
 
 
 def group_of(pod: Mapping[str, Any]) -> GangRef | None:

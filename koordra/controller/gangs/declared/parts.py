@@ -48,9 +48,10 @@ class FabricRequest:
 def fabric_request(terms: TopologyTerms, members: Sequence[Member], levels: Levels) -> FabricRequest:
     parts: list[Part] = []
     inner: dict[str, list[Part]] = {}
-    for at in range(len(terms.parts) - 1, -1, -1):
-        part = terms.parts[at]
-        outer = next((other for other in terms.parts[:at][::-1] if part.pods <= other.pods), None)
+    said = [part for part in terms.parts if part.required or part.preferred or part.slices]
+    for at in range(len(said) - 1, -1, -1):
+        part = said[at]
+        outer = next((other for other in said[:at][::-1] if part.pods <= other.pods), None)
         found = Part(
             part.name or ("" if part.pods == frozenset(member.uid for member in members) else "its members"),
             _numbers(members, [member for member in members if member.uid in part.pods], part),

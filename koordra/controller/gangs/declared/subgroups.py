@@ -1,15 +1,19 @@
-"""Groups within groups: the subgroups of KAI's PodGroup, and the pod groups of Grove's PodGang. Pure.
+"""Groups within groups: the subgroups of KAI's PodGroup, the pod groups of Grove's PodGang, and what is in a
+CompositePodGroup of Kubernetes. Pure.
 
     KAI     subGroups[] {name, parent, minMember, minSubGroup, topologyConstraint {requiredTopologyLevel,
             preferredTopologyLevel}}; a pod is in the one that its label kai.scheduler/subgroup-name names
     Grove   podgroups[] {name, minReplicas, topologyConstraint.packConstraint {required, preferred}}, and
             topologyConstraintGroupConfigs[] {name, podGroupNames, topologyConstraint}, which are around
             several; a pod is in the one that its label grove.io/podclique names
+    Kubernetes   CompositePodGroups {schedulingPolicy.gang.minGroupCount, schedulingConstraints}; with `basic`
+            each in it starts by itself; and PodGroups {schedulingPolicy.gang.minCount} of which there are
+            pods. As long as fewer of them have any than are needed, those that are missing are waited for
 
 A subgroup without others in it needs so many members. Where fewer of those in one are needed than there are
 (minSubGroup), the gang needs as many members as the smallest have, and none of them by itself.
 
-Facts: KAI 0.17, Grove 0.1-alpha.12.
+Facts: KAI 0.17, Grove 0.1-alpha.12, kubernetes/api 1.37-beta, KEP 6012 of July 2026.
 """
 
 from __future__ import annotations
@@ -20,7 +24,9 @@ from typing import Any, Final, NamedTuple
 
 from koordra.api import objects
 from koordra.api.objects import Fields, Object
-from koordra.controller.gangs.declared.gang_ref import GangRef, Source
+from koordra.controller import claims as claims_of
+from koordra.controller.cache.changes import COMPOSITE
+from koordra.controller.gangs.declared.gang_ref import GangRef, Source, composites_around, least_groups
 from koordra.controller.gangs.declared.workload_kind import GROVE
 
 MOST_SUBGROUPS: Final = 1024
@@ -57,12 +63,16 @@ class Subgroups(NamedTuple):
     least: int = 0
 
 
-def subgroups_of(ref: GangRef, pods: Sequence[Object], spec: Mapping[str, Any]) -> Subgroups:
-    """The outer ones first. `spec`: of the gang's pod group. Subgroups that are in each other in a circle, or
-    deeper than MOST_LAYERS, are left out."""
-    said = {one.name: one for one in _said(ref, spec)[:MOST_SUBGROUPS]}
+def subgroups_of(
+    ref: GangRef, pods: Sequence[Object], spec: Mapping[str, Any], pod_groups: Mapping[str, Object]
+) -> Subgroups:
+    """The outer ones first. `spec`: of the gang's pod group; `pod_groups` as in the cache. Subgroups that are
+    in each other in a circle, or deeper than MOST_LAYERS, are left out."""
+    found_in = _said(ref, spec) if ref.part != COMPOSITE else _in_composite(ref, pods, pod_groups)
+    said = {one.name: one for one in found_in[:MOST_SUBGROUPS]}
     chains = {name: chain for name in said if (chain := _chain(name, said))}
-    whole = Subgroup("", needs=_number(spec.get("minSubGroup")))
+    needed = least_groups(spec) if ref.part == COMPOSITE else _number(spec.get("minSubGroup"))
+    whole = Subgroup("", needs=needed)
     inner: dict[str, list[str]] = {name: [] for name in ("", *chains)}
     for name, chain in chains.items():
         inner[chain[1] if len(chain) > 1 else ""].append(name)
@@ -76,7 +86,7 @@ def subgroups_of(ref: GangRef, pods: Sequence[Object], spec: Mapping[str, Any]) 
             optional[one] = optional.get(name, False) or (needs is not None and needs < len(inner[name]))
     inside: dict[str, list[Object]] = {name: [] for name in chains}
     for pod in pods:
-        leaf = objects.labels_of(pod).get(_LEAF_OF.get(ref.source, ""), "")
+        leaf = _pod_group(pod) or objects.labels_of(pod).get(_LEAF_OF.get(ref.source, ""), "")
         for name in chains.get(leaf, ()):
             inside[name].append(pod)
     found = tuple(
@@ -119,6 +129,40 @@ def _said(ref: GangRef, spec: Mapping[str, Any]) -> list[Subgroup]:
         for one in groups
         if (name := str(one.get("name")))
     ]
+
+
+def _in_composite(ref: GangRef, pods: Sequence[Object], pod_groups: Mapping[str, Object]) -> list[Subgroup]:
+    found: dict[str, Subgroup] = {}
+    needs = {"": 1}
+    for name in sorted(set(map(_pod_group, pods))):
+        group = pod_groups.get(f"{claims_of.POD_GROUPS}/{ref.namespace}/{name}", {})
+        around = composites_around(group, pod_groups)
+        names = [f"{COMPOSITE} {objects.name(one)}" for one in around]
+        top = names.index(f"{COMPOSITE} {ref.group}") if f"{COMPOSITE} {ref.group}" in names else len(names)
+        names[top:] = [""]
+        gang = objects.fields(objects.fields(objects.spec_of(group).get("schedulingPolicy")).get("gang"))
+        found[name] = Subgroup(name, names[0], _number(gang.get("minCount")) or 1, None, *_domain(group))
+        for at, outer in enumerate(around[: top + 1]):
+            needs[names[at]] = least_groups(objects.spec_of(outer))
+            if names[at]:
+                found[names[at]] = Subgroup(names[at], names[at + 1], 0, needs[names[at]], *_domain(outer))
+    for outer_name, least in sorted(needs.items()):
+        missing = least - sum(one.parent == outer_name for one in found.values())
+        if missing > 0:
+            what = f"the groups that {outer_name or f'{COMPOSITE} {ref.group}'} lacks"
+            found[what] = Subgroup(what, outer_name, missing)
+    return list(found.values())
+
+
+def _domain(group: Fields) -> tuple[str | None, str | None]:
+    """The level that a PodGroup, or CompositePodGroup, requires."""
+    constraints = objects.fields(objects.spec_of(group).get("schedulingConstraints"))
+    keys = [str(one.get("key") or "") for one in _maps(constraints.get("topology"))]
+    return next(filter(None, keys), None), None
+
+
+def _pod_group(pod: Object) -> str:
+    return str(objects.fields(objects.spec_of(pod).get("schedulingGroup")).get("podGroupName") or "")
 
 
 def _levels(said: Fields) -> tuple[str | None, str | None]:

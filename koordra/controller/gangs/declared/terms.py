@@ -7,15 +7,15 @@ nobody can tell which of them is right.
 A PodGroup that does not exist (yet) is "not known", and the gang waits. A Kubernetes PodGroup with the policy
 `basic` is no gang, unless its pods end together (disruptionMode) or belong in one domain: then each starts
 when there is room for it. One that is part of a CompositePodGroup (1.37, alpha, KEP 6012; preview, read in
-kubernetes/api v0.37 and tested on no server) starts by itself if that wants nothing of its groups together:
-policy basic or minGroupCount 1, no disruptionMode all, no schedulingConstraints. Else it is refused, since
-koordra would keep none of it.
+kubernetes/api v0.37 and tested on no server) is one gang with the others, if that wants anything of its
+groups together (gang_ref), else starts by itself. As in the KEP a tree that is deeper than four, or in which
+a gang has a group that is none, is invalid, and nothing of it starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from typing import Any, Final
@@ -45,8 +45,10 @@ from koordra.controller.gangs.declared.gang_ref import (
     COSCHEDULING_OLD,
     KOORDINATOR,
     KUEUE,
+    MOST_AROUND,
     GangRef,
     Source,
+    composites_around,
 )
 from koordra.controller.gangs.declared.roles import RoleTerms, roles_of, start_order
 from koordra.controller.gangs.declared.said import LONGEST_TIMEOUT, Said
@@ -97,10 +99,6 @@ _POD_GROUPS: Final = {
 }
 """API groups whose PodGroups (Workloads) a system means."""
 
-_DEEPEST: Final = 4
-_JOIN: Final = (
-    "join all with koordra.io/gang and koordra.io/gang-role, or leave parentCompositePodGroupName out"
-)
 _LEAST_BY: Final = {
     Source.KOORDINATOR: (KOORDINATOR + "min-available", objects.annotations_of),
     Source.COSCHEDULING: (COSCHEDULING_OLD + "/min-available", objects.labels_of),
@@ -141,24 +139,21 @@ def terms_of(
     """
     said = Said(list(pods), [])
     problems = said.problems
-    keys = [f"{domain}/{ref.namespace}/{ref.group}" for domain in _POD_GROUPS.get(ref.source, ())]
+    where = f"{COMPOSITE}/{ref.namespace}" if ref.part == COMPOSITE else ref.namespace
+    keys = [f"{domain}/{where}/{ref.group}" for domain in _POD_GROUPS.get(ref.source, ())]
     group = next((pod_groups[key] for key in keys if key in pod_groups), {})
     spec = objects.spec_of(group)
     policy = _policy_of(ref, spec)
-    disruption = disruption_of({} if ref.part or ref.source is not Source.KUBERNETES else spec)
-    is_basic = ref.source is Source.KUBERNETES and "basic" in policy and "gang" not in policy
-    composite = _composite_problem(group, pod_groups) if ref.source is Source.KUBERNETES else ""
+    is_whole = ref.source is Source.KUBERNETES and ref.part in ("", COMPOSITE)
+    tree = list(_tree(ref, said.pods, pod_groups)) if is_whole else []
+    disruption = _disruption(spec, tree) if is_whole else NOT_SAID
+    is_basic = ref.source is Source.KUBERNETES and ref.part != COMPOSITE and _is_basic(policy)
+    composite = next(filter(None, (_composite_problem(one, pod_groups) for one in tree)), "")
     is_loose = disruption.mode is not DisruptionMode.ALL and not spec.get("schedulingConstraints")
     if is_basic and is_loose and not composite:
         return None
     problems.extend(filter(None, [composite]))
-    longest = max(ref.groups, key=len)
-    if len(longest) > _LONGEST_NAME:
-        problems.append(f"its name has {len(longest)} letters: {_LONGEST_NAME} at most")
-    if any(" " in group or not group.isprintable() for group in ref.groups):
-        problems.append(
-            f"its name {ref.name[:_LONGEST_NAME]!r} has blanks or unprintable signs, which containers could not be told"
-        )
+    problems.extend(_name_problems(ref))
     problems.extend(_replica_problems(said.pods, labelled=labelled))
     least = said.number(GANG_MIN)
     if least is None and ref.replica and ref.source is not Source.KOORDRA:
@@ -187,7 +182,7 @@ def terms_of(
     if ref.source is Source.KOORDRA and least is None and not problems:
         problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
     order = start_order(said.pods, problems, whole=labelled and len(said.pods) >= (least or 1))
-    subgroups = subgroups_of(ref, said.pods, spec)
+    subgroups = subgroups_of(ref, said.pods, spec, pod_groups)
     roles = roles_of(ref, said, spec, order, subgroups)
     if subgroups.all:
         least = max(least or 0, subgroups.least)
@@ -213,30 +208,53 @@ def terms_of(
     )
 
 
-def _composite_problem(group: Fields, pod_groups: Mapping[str, Object]) -> str:
-    """Why the PodGroup cannot start by itself, "" where it can. `pod_groups`: as in the cache."""
-    who, at = f"PodGroup {objects.name(group)}", group
-    for _ in range(_DEEPEST):
-        name = objects.spec_of(at).get("parentCompositePodGroupName")
-        if not name:
-            return ""
-        found = pod_groups.get(f"{claims_of.POD_GROUPS}/{COMPOSITE}/{objects.namespace(group)}/{name}")
-        if found is None:
-            return f"{who} is part of {COMPOSITE} {name}, which is not there, or not for koordra to read"
-        if wants := _wants(objects.spec_of(found)):
-            return f"{who} is part of {COMPOSITE} {name}, whose {wants} koordra does not keep: {_JOIN}"
-        at = found
-    return f"{who} is more than {_DEEPEST} {COMPOSITE}s deep"
+def _name_problems(ref: GangRef) -> Iterator[str]:
+    longest = max(ref.groups, key=len)
+    if len(longest) > _LONGEST_NAME:
+        yield f"its name has {len(longest)} letters: {_LONGEST_NAME} at most"
+    if any(" " in group or not group.isprintable() for group in ref.groups):
+        yield f"its name {ref.name[:_LONGEST_NAME]!r} has blanks or unprintable signs, which containers could not be told"
 
 
-def _wants(spec: Fields) -> str:
-    """What it wants of its groups together."""
-    gang = objects.fields(objects.fields(spec.get("schedulingPolicy")).get("gang"))
-    if gang.get("minGroupCount", 1) != 1:
-        return f"schedulingPolicy.gang.minGroupCount {gang['minGroupCount']}"
-    if "all" in objects.fields(spec.get("disruptionMode")):
-        return "disruptionMode all"
-    return "schedulingConstraints" if spec.get("schedulingConstraints") else ""
+def _disruption(spec: Fields, tree: Iterable[Object]) -> Disruption:
+    """Of a group of Kubernetes with those in it: all end together where one of them says so."""
+    found = disruption_of(spec)
+    modes = {disruption_of(objects.spec_of(one)).mode for one in tree}
+    return replace(found, mode=DisruptionMode.ALL) if DisruptionMode.ALL in modes else found
+
+
+def _tree(ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Object]) -> Iterator[Object]:
+    """The PodGroups that the pods name, and the CompositePodGroups around them up to the gang's own."""
+    names = {
+        str(objects.fields(objects.spec_of(pod).get("schedulingGroup")).get("podGroupName")) for pod in pods
+    }
+    keys = [f"{claims_of.POD_GROUPS}/{ref.namespace}/{name}" for name in sorted(names)]
+    groups = [pod_groups[key] for key in keys if key in pod_groups]
+    around = {objects.key(one): one for group in groups for one in composites_around(group, pod_groups)}
+    yield from groups
+    if ref.part == COMPOSITE:
+        yield from around.values()
+
+
+def _composite_problem(group: Object, pod_groups: Mapping[str, Object]) -> str:
+    """What is wrong with the tree that the PodGroup, or CompositePodGroup, is in; "" where nothing is.
+    `pod_groups`: as in the cache."""
+    kind = COMPOSITE if group.get("kind") == COMPOSITE else "PodGroup"
+    who, around = f"{kind} {objects.name(group)}", composites_around(group, pod_groups)
+    if len(around) > MOST_AROUND:
+        return f"{who} is more than {MOST_AROUND} {COMPOSITE}s deep"
+    at = around[-1] if around else group
+    if above := objects.spec_of(at).get("parentCompositePodGroupName"):
+        return f"{who} is part of {COMPOSITE} {above}, which is not there, or not for koordra to read"
+    policies = [objects.fields(objects.spec_of(one).get("schedulingPolicy")) for one in (group, *around[:1])]
+    if around and _is_basic(policies[0]) and "gang" in policies[1]:
+        outer = objects.name(around[0])
+        return f"{who} is basic, and part of {COMPOSITE} {outer}, which is a gang: Kubernetes calls that invalid, and starts neither"
+    return ""
+
+
+def _is_basic(policy: Mapping[str, Any]) -> bool:
+    return "basic" in policy and "gang" not in policy
 
 
 def _launcher_comes(group: Mapping[str, Any], pods: Iterable[Object]) -> bool:
@@ -271,7 +289,7 @@ def _hold(said: Said) -> float:
 
 def _policy_of(ref: GangRef, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """The policy of a PodGroup of Kubernetes, or of the part of a Workload."""
-    if not ref.part:
+    if ref.part in ("", COMPOSITE):
         return spec.get("schedulingPolicy") or {}
     named = ref.part.partition("/")[0]
     named_so = (entry for entry in spec.get("podGroups") or () if entry.get("name") == named)

@@ -71,7 +71,7 @@ def topology_terms(
     wishes.add(*levels_of(ref, spec))
     for one in subgroups.all:
         group = one.subgroup
-        if one.pods and (group.required or group.preferred):
+        if one.pods and (group.required or group.preferred or one.optional):
             part = part_of(group.name, one.pods, group.required, group.preferred)
             wishes.parts.append(replace(part, size=one.size if one.optional else None))
     _joined(ref, said)

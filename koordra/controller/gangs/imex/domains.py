@@ -28,9 +28,9 @@ from koordra.placement.holders.reservation import owns
 from koordra.placement.index import NodeInfo
 
 
-def name_of(group: Group, claim: str) -> str:
+def name_of(group: Group, claim: str, pod_groups: Mapping[str, Object]) -> str:
     """The domain's of a claim of the group: the gang's that its pods name, or the claim's own."""
-    gangs = {ref.key for pod in group.pods if (ref := gang_of(pod)) is not None}
+    gangs = {ref.key for pod in group.pods if (ref := gang_of(pod, pod_groups)) is not None}
     return f"gang {gangs.pop()}" if len(gangs) == 1 else f"claim {claim}"
 
 
@@ -59,6 +59,7 @@ class ImexDomains:
     def __init__(self, cache: ClusterCache) -> None:
         self.members: dict[ImexDomain, dict[str, str]] = {}
         self.changed: set[ImexDomain] = set()
+        self._pod_groups = cache.pod_groups
         self._of_claim: dict[str, tuple[ImexDomain, str]] = {}
         self._of_hold: dict[str, tuple[DeviceHold, frozenset[str]]] = {}
         """By key, with the nodes whose channels a seat of it has."""
@@ -93,7 +94,7 @@ class ImexDomains:
         asking = [claim for claim in group.pending if asks_for_channels(claim)]
         if not asking or not (self.members or self._of_hold):
             return {}
-        wanted = {name_of(group, objects.key(claim)) for claim in asking}
+        wanted = {name_of(group, objects.key(claim), self._pod_groups) for claim in asking}
         priority = -group.urgency[0]
         holders: dict[str, str] = {}
         for (

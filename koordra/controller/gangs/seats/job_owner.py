@@ -114,8 +114,6 @@ def job_of(pod: Object, *, read: Read, pod_of: Callable[[str], Object | None]) -
     for _ in range(_MOST):
         if found is None:
             return None
-        if _kind(found) in _TOPS:
-            break
         kind, name = _BETWEEN.get(_kind(found)), str(found.get("name"))
         if found.get("kind") == "Pod":
             above = pod_of(str(found.get("uid")))
