@@ -33,8 +33,6 @@ def tell_object(obj: Object, settings: Settings, notes: Notes) -> None:
     key = _KINDS.get(f"{kind}.{group}")
     if key is None:
         notes.warn("kind", f"{kind} of {group} is no kind that koordra knows, and stays as it is")
-    elif key.treatment is Treatment.REFUSED:
-        raise notes.refuse("kind", key.problem, key.remedy)
     elif key.treatment is Treatment.WARNED:
         notes.warn("kind", key.problem, key.remedy)
     for each, path in _fields_of(f"{kind}.{group}"):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from koordra.api import names, objects
@@ -55,6 +55,8 @@ class Words:
     matched: Mapping[str, str]
     capacities: tuple[str, ...]
     config: Callable[[Reader, Notes], Object | None]
+    expressions: Mapping[str, str] = field(default_factory=dict)
+    """Attribute -> what is true of every device there instead, or where else it stands, as CEL."""
 
 
 def _of_nvidia(read: Reader, notes: Notes) -> Object | None:
@@ -121,6 +123,12 @@ TO_KOORDRA: Final = (
         {"ifName": "netdev", "rdmaDevice": "ibDevice", "numaNode": "numaNode"},
         (),
         _of_dranet,
+        {
+            "rdma": "true",
+            "virtual": "false",
+            "isSriovVf": f'(device.attributes["{names.DRIVER}"].type == "{names.TYPE_VF}")',
+            "pciAddress": 'device.attributes["resource.kubernetes.io"].pciBusID',
+        },
     ),
 )
 TO_NVIDIA: Final = (
@@ -235,6 +243,8 @@ def _expression(read: Reader, words: Words) -> str:
 
     def attribute(found: re.Match[str]) -> str:
         place, name = found["place"], found["name"]
+        if place == "attributes" and name in words.expressions:
+            return words.expressions[name]
         known = words.attributes if place == "attributes" else {name: name for name in words.capacities}
         if name not in known:
             raise read.wrong(

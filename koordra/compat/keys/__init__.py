@@ -2,7 +2,8 @@
 docs/migrate/keys.md.
 
     hami, koordinator, volcano, others    dialects: what pods say, and what stands beside pods
-    nvidia, nics, dranet                  device plugins of GPUs and NICs, DRA drivers
+    nvidia, nics                          device plugins of GPUs and NICs
+    nvidia_dra, dranet                    DRA drivers: what claims and classes say
 
 Read in the peers' sources. A row is a line of text: where the name stands, what happens to it, the name, what
 it means, what becomes of it.
@@ -27,7 +28,9 @@ from typing import Final
 
 class Place(StrEnum):
     """Where a name stands. FIELD is `Kind.group: path`, KIND `Kind.group`, SETTING a field of a file that an
-    operator writes for the peer."""
+    operator writes for the peer. Of a DRA driver (`convert --to koordra`): CLASS is a DeviceClass, ATTRIBUTE
+    and CAPACITY are what selectors read of its devices, MATCH is what constraints name, PARAMETER `Kind:
+    path` of an opaque configuration."""
 
     RESOURCE = "resource"
     ANNOTATION = "annotation"
@@ -38,6 +41,11 @@ class Place(StrEnum):
     FIELD = "field"
     SETTING = "setting"
     NODE = "node"
+    CLASS = "class"
+    ATTRIBUTE = "attribute"
+    CAPACITY = "capacity"
+    MATCH = "match"
+    PARAMETER = "parameter"
 
 
 class Treatment(StrEnum):
@@ -82,7 +90,7 @@ def rows(peer: str, text: str) -> tuple[Key, ...]:
     return tuple(found)
 
 
-PEERS: Final = ("hami", "koordinator", "volcano", "others", "nvidia", "nics", "dranet")
+PEERS: Final = ("hami", "koordinator", "volcano", "others", "nvidia", "nics", "nvidia_dra", "dranet")
 KEYS: Final[tuple[Key, ...]] = tuple(
     key for peer in PEERS for key in import_module(f"{__name__}.{peer}").KEYS
 )

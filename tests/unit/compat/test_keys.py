@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from koordra.api.classic.between_drivers import TO_KOORDRA
 from koordra.api.classic.convert import Conversion
+from koordra.api.classic.convert import convert as convert_claims
 from koordra.api.classic.notes import Notes
+from koordra.api.classic.nvidia_parameters import KOORDRA
 from koordra.cli.convert import convert_command
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.keys import KEYS, Key, Place, Treatment
@@ -107,6 +111,79 @@ def test_a_setting_is_treated_as_the_table_says(key: Key) -> None:
     told = [line for line in result.stderr.splitlines() if name_of(key).rpartition(".")[2] in line]
     assert bool(told) == (key.treatment is Treatment.WARNED)
     assert all(line.endswith(f"{key.problem}; {key.remedy}") for line in told)
+
+
+SELECTED = {Place.ATTRIBUTE: "attributes", Place.CAPACITY: "capacity"}
+DRIVERS = {"nvidia-dra": "gpu.nvidia.com", "dranet": "dra.net"}
+STRATEGY = "sharing.strategy"
+VALUES: dict[str, Any] = {
+    "interface.mtu": 1500,
+    "sharing.timeSlicingConfig.interval": "Short",
+    STRATEGY: "MPS",
+}
+"""Where another value would be wrong by itself."""
+
+
+def claim_with(key: Key) -> Dict:
+    """A claim of the DRA driver in which the row's name stands, and nothing else of its driver's."""
+    driver, request, devices = DRIVERS[key.peer], {"deviceClassName": "own"}, {}
+    match key.place:
+        case Place.CLASS:
+            request = {"deviceClassName": key.name}
+        case Place.ATTRIBUTE | Place.CAPACITY:
+            said = f'device.{SELECTED[key.place]}["{driver}"].{key.name} == device.driver'
+            request["selectors"] = [{"cel": {"expression": said}}]
+        case Place.MATCH:
+            request["selectors"] = [{"cel": {"expression": f'device.driver == "{driver}"'}}]
+            devices["constraints"] = [{"matchAttribute": key.name}]
+        case _:
+            kind, _, path = key.name.rpartition(": ")
+            value: Any = VALUES.get(path, "x")
+            parameters: Dict = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": kind} if kind else {}
+            if path.startswith(STRATEGY.partition(".")[0]):
+                strategy = "TimeSlicing" if "timeSlicing" in path else "MPS"
+                parameters["sharing"] = {"strategy": strategy}
+            *above, last = path.split(".")
+            place = parameters
+            for name in above:
+                place = place.setdefault(name, {})
+            place[last] = value
+            devices["config"] = [{"opaque": {"driver": driver, "parameters": parameters}}]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "team"},
+        "spec": {"devices": {"requests": [{"name": "a", "exactly": request}], **devices}},
+    }
+
+
+@pytest.mark.parametrize(
+    "key", keys(Place.CLASS, Place.ATTRIBUTE, Place.CAPACITY, Place.MATCH, Place.PARAMETER), ids=called
+)
+def test_what_a_claim_says_is_treated_as_the_table_says(key: Key) -> None:
+    manifest = claim_with(key)
+    found = convert_claims([manifest], target=KOORDRA)
+    if key.treatment is Treatment.REFUSED:
+        (note,) = found.refused
+        assert not found.objects
+        assert (note.problem, note.remedy) == (key.problem, key.remedy)
+    else:
+        assert not found.refused
+        (made,) = found.objects
+        assert DRIVERS[key.peer] not in json.dumps(made["spec"])
+        assert made != manifest
+
+
+def test_the_table_has_every_word_that_is_converted() -> None:
+    for peer, words in zip(("nvidia-dra", "dranet"), TO_KOORDRA, strict=True):
+        for place, found in (
+            (Place.CLASS, words.classes.keys() | words.alone),
+            (Place.ATTRIBUTE, words.attributes.keys() | words.expressions.keys()),
+            (Place.CAPACITY, set(words.capacities)),
+        ):
+            rows = {key.name: key.treatment for key in KEYS if (key.peer, key.place) == (peer, place)}
+            assert found <= rows.keys()
+            assert {name for name, treatment in rows.items() if treatment is Treatment.TRANSLATED} <= found
 
 
 @pytest.mark.parametrize(
