@@ -31,6 +31,26 @@ RELEASE_ANNOTATION: Final = "koordra.io/driver-release"
 
 RELEASE_EVICTING: Final = "Evicting"
 
+NO_GPUS: Final = "koordra.io/no-gpus"
+"""Node annotation by the controller: why none of the node's GPUs are given out, and what to do."""
+
+GPU_OWNER_LABEL: Final = "koordra.io/gpu-owner"
+"""Node label by an operator: who gives out the node's GPUs. `koordra`, as without it, or the name of another
+stack, which is the operator's to choose (docs/migrate/node-by-node.md)."""
+NIC_OWNER_LABEL: Final = "koordra.io/nic-owner"
+"""The same of RDMA NICs."""
+OWNER_KOORDRA: Final = "koordra"
+
+HAND_OVER_TAINT: Final = "koordra.io/hand-over"
+"""Device taint (NoSchedule) of devices that koordra does not give out, or is about to stop giving out; its
+value is how far that is: Leaving, Left, Taking."""
+HAND_OVER_LEFT: Final = "Left"
+
+GPUS_GIVEN_TO: Final = "koordra.io/gpus-given-to"
+NICS_GIVEN_TO: Final = "koordra.io/nics-given-to"
+"""Node annotations by the controller: the owner that the label names may give the devices out, since nobody
+has any by koordra."""
+
 UNHEALTHY_TAINT: Final = "koordra.io/unhealthy"
 
 JOINT_GATE: Final = "koordra.io/joint-allocation"

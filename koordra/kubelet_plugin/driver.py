@@ -24,6 +24,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,7 @@ from koordra.kubelet_plugin.network.network_decision import NetworkPolicy
 from koordra.kubelet_plugin.network.node_parts import NetworkPools, NodeParts, PartsInUse
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.node_check.readings.host_files import HostFiles
+from koordra.kubelet_plugin.node_check.readings.live_node import this_node
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource, HostRoot
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.kubelet_plugin.nvidia_driver.release import DriverRelease, ReleaseReport
@@ -68,8 +70,10 @@ from koordra.kubelet_plugin.prepare.imex_loop import ImexLoop, why_not_offered
 from koordra.kubelet_plugin.prepare.imex_membership import NO_IMEX, ImexMembership
 from koordra.kubelet_plugin.prepare.lost_devices import absent_devices
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange
+from koordra.kubelet_plugin.publish.hand_over import HandOver
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource
 from koordra.kubelet_plugin.publish.node_slices import NodeChanges, node_slices
+from koordra.kubelet_plugin.publish.peers_on_node import peers_on_node
 from koordra.kubelet_plugin.publish.publisher import Publisher
 from koordra.kubelet_plugin.sampling.nvml_cards import NvmlCards
 from koordra.kubelet_plugin.sampling.sampler import NodeSampler
@@ -237,6 +241,21 @@ class Driver:
             disk=disk,
         )
         self._inventory.withhold(self._release.report.withheld)
+        self._hand_over = HandOver(
+            paths.state,
+            claims=self._state.records,
+            look=lambda kind, node: peers_on_node(
+                settings.kubelet_root,
+                kind,
+                host=(settings.host or HostRoot(paths.root, paths.root)).here,
+                node=node,
+                answers=this_node().answers,
+            ),
+            guard=self._guarded,
+            leave=self._inventory.leave,
+            changed=self._on_hand_over,
+            disk=disk,
+        )
         self._labels = NodeLabels(client, node=settings.node, machine=machine)
         self._overuse = OveruseReporter(
             client,
@@ -261,6 +280,7 @@ class Driver:
             "report-overuse": self._overuse,
             "follow-driver": self._follower,
             "release-driver": self._release,
+            "hand-over": self._hand_over,
             **({"lend-device-time": limiter.lender} if settings.limiter_cores else {}),
             **({"keep-node-parts": PartsInUse(pools, addresses)} if settings.pod_network else {}),
             **({"write-node-labels": self._labels} if settings.legacy_node_labels else {}),
@@ -275,7 +295,7 @@ class Driver:
         watcher = self._watcher()
         watch = partial(watcher.run, stop, self._on_reading)
         threads = [spawn(watch, name="watch-machine", until=stop)]
-        asking = spawn(lambda: negotiate(self._client, stop), name="ask-versions")
+        asking = spawn(lambda: self._ask(stop), name="ask-versions")
         try:
             if self._wait_for_machine(stop):
                 with self._sockets.owned(self._settings.paths.state, stop) as alone:
@@ -291,6 +311,11 @@ class Driver:
                 thread.join(timeout=GRACE)
         log.info("plugin_stopped", node=self._settings.node)
 
+    def _ask(self, stop: threading.Event) -> None:
+        negotiate(self._client, stop)
+        with suppress(KoordraError):  # else the watch shows it
+            self._hand_over.see_node(self._client.get(kinds.NODES, self._settings.node))
+
     def _wait_for_machine(self, stop: threading.Event) -> bool:
         """Wait for the first reading; False if `stop` came first. Raises the error that prevented it."""
         while not self._first_reading.wait(0.1) and not stop.is_set():
@@ -302,6 +327,7 @@ class Driver:
     def _serve(self, stop: threading.Event, threads: list[threading.Thread]) -> None:
         """Serve until `stop`. Adds to `threads` those that end when woken; a watch ends with its stream."""
         self._state.repair()
+        self._hand_over.start()
         self._limiter.backend.broker.resume()
         self._dra.start()
         try:
@@ -392,9 +418,14 @@ class Driver:
 
     def _on_node_change(self, node: Object) -> None:
         self._release.see_node(node)
+        self._hand_over.see_node(node)
         self._inventory.see_node(node)
         self._publisher.see_node(node)
         self._labels.wake()
+
+    def _on_hand_over(self) -> None:
+        self._metrics.observe_hand_over(self._hand_over.standings)
+        self._publisher.wake()
 
     def _on_release(self, report: ReleaseReport) -> None:
         self._inventory.withhold(report.withheld)
@@ -409,5 +440,6 @@ class Driver:
             inventory=self._inventory.current(),
             held=self._audit.held,
             release=self._release.report.taint,
+            standings=self._hand_over.standings,
             absent=absent_devices(self._state.remembered, self._inventory.current()),
         )

@@ -42,6 +42,7 @@ from koordra.node_state.strict_json import (
     TEXT,
     Pairs,
     Table,
+    later,
     listed,
     mapping,
     one_of,
@@ -172,11 +173,13 @@ class GuardedDevice:
 
 @dataclass(frozen=True, slots=True)
 class DeviceGuard:
-    """`control` nodes belong to no single device and are open to every holder of a GPU or NIC."""
+    """`control` nodes belong to no single device and are open to every holder of a GPU or NIC. `left`: types
+    (gpu, nic) that another stack gives out on this node, whose devices are not among these."""
 
     node: str
     devices: tuple[GuardedDevice, ...]
     control: tuple[DeviceNode, ...]
+    left: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> tuple[DeviceNode, ...]:
@@ -199,6 +202,7 @@ encode_guard, decode_guard = strict_json.document(
             )
         ),
         "control": DEVICE_NODES,
+        "left": later(listed(one_of(frozenset({names.TYPE_GPU, names.TYPE_NIC}))), ()),
     },
 )
 """`decode_guard` raises ValueError naming the field that is not as described above."""

@@ -43,7 +43,6 @@ from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.immediate_claims import DEFAULT_RULES, ImmediateRules
 from koordra.controller.cache.pod_index import pod_scheduled, split_across_nodes
 from koordra.controller.reconcile.allocation_step import AllocationStep
-from koordra.controller.reconcile.conflicts.conflict_watch import NO_GPUS
 from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reconcile.unplanned import created
 from koordra.controller.reporting import claim_events
@@ -112,7 +111,7 @@ class Reconciler:
         self._pinned: set[str] = set()
         """Pods that have no place beside a claim that others use."""
         self._failed: dict[str, str] = {}
-        self._annotated: dict[str, str | None] = {}
+        self._annotated: dict[str, dict[str, str | None]] = {}
         cache.on_gone(PODS, context.events.forget, context.node_backoff.forget)
         cache.on_gone(RESOURCE_CLAIMS, context.events.forget)
         cache.on_gone(NODES, lambda uid: self._annotated.pop(uid, None))
@@ -259,13 +258,14 @@ class Reconciler:
             if written.outcome is WriteOutcome.REFUSED:
                 log.error("quarantine_not_confirmed", node=objects.name(node), error=written.message)
                 context.wake(context.clock() + LONGEST_CONFLICT_PAUSE)
-        for node, text in self.allocation.conflicts.annotations():
-            if self._annotated.get(objects.uid(node), "") == text:
+        for node, key, text in self.allocation.conflicts.annotations():
+            said = self._annotated.setdefault(objects.uid(node), {})
+            if said.get(key, "") == text:
                 continue  # a write that was refused is not tried again before something else is to be said
-            written = context.settled(context.writer.annotate(node, NO_GPUS, text))
+            written = context.settled(context.writer.annotate(node, key, text))
             if written.outcome is WriteOutcome.REFUSED:
                 log.warning("node_annotation_not_written", node=objects.name(node), error=written.message)
-            self._annotated[objects.uid(node)] = text
+            said[key] = text
 
     def count(self, instruments: ControllerMetrics, figures: LeaderFigures, *, term: threading.Event) -> bool:
         """How things stand after a pass of this term; differences that the audit found are counted anew from

@@ -14,6 +14,8 @@ from koordra.errors import KoordraError
 from koordra.kubelet_plugin.discovery.gpu_health import COUNTERS
 from koordra.kubelet_plugin.dra.health import DeviceHealth, Health
 from koordra.kubelet_plugin.publish.devices import faults_of
+from koordra.kubelet_plugin.publish.hand_over import Phase, Standing
+from koordra.kubelet_plugin.publish.peers_on_node import KINDS
 from koordra.metrics import Metrics, bounded, counter, gauge, histogram
 from koordra.topology.machine import Machine
 
@@ -54,6 +56,12 @@ ERRORS: Final = counter(
 LINK_DOWNS: Final = counter(
     "koordra_plugin_nic_link_downs_total", "How often the link of a NIC went down", device=_DEVICE
 )
+HAND_OVER: Final = gauge(
+    "koordra_plugin_hand_over",
+    "Who gives out the node's devices: 1 for the phase of each kind (docs/migrate/node-by-node.md)",
+    devices=tuple(kind.type for kind in KINDS),
+    phase=tuple(Phase),
+)
 SLICE_WRITES: Final = counter("koordra_plugin_slice_writes_total", "Publications of the ResourceSlices")
 SOCKETS_RESTORED: Final = counter(
     "koordra_plugin_sockets_restored_total", "Sockets of the plugin that had vanished, and were made again"
@@ -67,6 +75,7 @@ class PluginMetrics:
         self._running = metrics.gauge(RUNNING)
         self._claims = metrics.gauge(CLAIMS)
         self._devices = metrics.gauge(DEVICES)
+        self._hand_over = metrics.gauge(HAND_OVER)
         self._faults = metrics.table(FAULTS)
         self._errors = metrics.table(ERRORS)
         self._downs = metrics.table(LINK_DOWNS)
@@ -91,6 +100,11 @@ class PluginMetrics:
         with suppress(KoordraError):
             self._claims.labels("prepared").set(len(prepared()))
             self._claims.labels("held").set(held)
+
+    def observe_hand_over(self, standings: Iterable[Standing]) -> None:
+        for each in standings:
+            for phase in Phase:
+                self._hand_over.labels(each.kind.type, phase.value).set(float(each.phase is phase))
 
     def observe_devices(self, devices: Iterable[DeviceHealth], machine: Machine) -> None:
         found = [device.health for device in devices]

@@ -8,6 +8,8 @@ A device that went away stays guarded: /dev/nvidia3 remains when card 3 falls of
 reloaded, and a container's device rules are fixed when it starts. A container that starts while the card is
 away must not be able to open it later. An old node is dropped when another device has its numbers, and when
 the process ends.
+
+What another stack gives out on the node is not guarded (`leave`, publish/hand_over.py).
 """
 
 from __future__ import annotations
@@ -36,15 +38,32 @@ class DeviceGuardFile:
         self._disk = disk
         self._lock = threading.Lock()
         self._written: DeviceGuard | None = None
+        self._machine: Machine | None = None
+        self._left: frozenset[str] = frozenset()
 
     def update(self, machine: Machine) -> None:
         """Write the guard of this machine if changed. Raises CheckpointError; the call is to be repeated."""
         with self._lock:
-            guard = guard_of(machine, node_name=self._node)
-            if self._written is not None:
-                guard = with_absent(guard, self._written)
-            if guard != self._written:
-                self._write(guard)
+            self._machine = machine
+            self._update(self._left)
+
+    def leave(self, types: frozenset[str]) -> None:
+        """Guard all but the devices of these types (gpu, nic) from now on. Raises CheckpointError, and then
+        guards as before."""
+        with self._lock:
+            if types != self._left:
+                self._update(types)
+                self._left = types
+
+    def _update(self, left: frozenset[str]) -> None:
+        if self._machine is None:
+            return
+        guard = guard_of(self._machine, node_name=self._node)
+        if self._written is not None:
+            guard = with_absent(guard, self._written)
+        guard = without(guard, left)
+        if guard != self._written:
+            self._write(guard)
 
     def ensure(self) -> None:
         """Rewrite the file if it is missing. Raises CheckpointError."""
@@ -68,6 +87,25 @@ def with_absent(now: DeviceGuard, before: DeviceGuard) -> DeviceGuard:
             known = devices.get(device.name, GuardedDevice(device.name, device.type, ()))
             devices[device.name] = replace(known, nodes=(*known.nodes, *absent))
     return replace(now, devices=tuple(devices.values()))
+
+
+def without(guard: DeviceGuard, left: frozenset[str]) -> DeviceGuard:
+    """The guard less the devices of these types. IMEX channels go with GPUs."""
+
+    def stays(kind: str) -> bool:
+        return (names.TYPE_NIC if kind == names.TYPE_NIC else names.TYPE_GPU) not in left
+
+    def is_nic(node: DeviceNode) -> bool:
+        return node.path.startswith("/dev/infiniband/")
+
+    return replace(
+        guard,
+        devices=tuple(device for device in guard.devices if stays(device.type)),
+        control=tuple(
+            node for node in guard.control if stays(names.TYPE_NIC if is_nic(node) else names.TYPE_GPU)
+        ),
+        left=tuple(sorted(left)),
+    )
 
 
 def guard_of(machine: Machine, *, node_name: str) -> DeviceGuard:

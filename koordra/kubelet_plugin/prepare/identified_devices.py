@@ -40,6 +40,8 @@ def identified(
         raise PrepareError(f"{ref}: {name} is of pool {result.device.pool}, and this node's is {pool}")
     earlier = next((known for known in before.devices if known.device == name), None) if before else None
     why = inventory.refusal(name)
+    if earlier is None or earlier not in prepared.values():
+        why = inventory.given_by_others(name) or why
     if why is not None:
         # RDMA in exclusive mode: the claim's own pod has it.
         moved = earlier and earlier.network and earlier.network.kind is NetworkKind.MOVE

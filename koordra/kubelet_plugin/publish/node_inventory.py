@@ -49,7 +49,8 @@ class NodeInventory:
     `driver_files` are what containers can get of the driver, nothing where the machine has none; `home`:
     where that lives. `withheld`: why no GPU is given out now, empty where they are; `runtime`: the container
     runtime as the Node names it, empty until that was seen; `absent_nodes`: paths of GPUs' device nodes that
-    the host's /dev lacks; `without_imex`: why no IMEX channels are given out, empty where they are.
+    the host's /dev lacks; `without_imex`: why no IMEX channels are given out, empty where they are; `others`:
+    types of devices (gpu, nic) that are not koordra's to give out now, and why.
     """
 
     machine: topology.Machine
@@ -62,6 +63,7 @@ class NodeInventory:
     runtime: str = ""
     absent_nodes: frozenset[str] = frozenset()
     without_imex: str = ""
+    others: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def boot_id(self) -> str:
@@ -109,6 +111,12 @@ class NodeInventory:
         """The published attributes as plain values, as the scopes of koordra.topology read them."""
         device = self.published.get(name)
         return {key: attribute.value for key, attribute in device.attributes.items()} if device else {}
+
+    def given_by_others(self, name: str) -> str | None:
+        """Why a claim that does not have the device yet may not get it: others give it out, or may."""
+        kind = names.TYPE_NIC if isinstance(self.device(name), Nic) else names.TYPE_GPU
+        why = self.others.get(kind)
+        return f"ForeignDriver: {name} cannot be given out: {why}" if why else None
 
     def refusal(self, name: str) -> str | None:
         """Why the device of this name cannot be prepared now: a reason of the common vocabulary, the name and
@@ -186,6 +194,7 @@ class InventorySource:
         self._current: NodeInventory | None = None
         self._files_at = 0.0
         self._withheld = ""
+        self._others: Mapping[str, str] = {}
         self._runtime = ""
         self._found: Discovery | None = None
         self._without_imex = NOT_LOOKED
@@ -208,6 +217,11 @@ class InventorySource:
         """Give no GPU out from now on; empty: give them out again."""
         with self._lock:
             self._withheld = why
+
+    def leave(self, others: Mapping[str, str]) -> None:
+        """Give no device of these types to another claim from now on, and why."""
+        with self._lock:
+            self._others = others
 
     @property
     def known(self) -> bool:
@@ -233,8 +247,11 @@ class InventorySource:
             if self._clock() - self._files_at >= _DRIVER_FILES_AGE_S:
                 self._current = self._with_driver(self._current)
                 self._files_at = self._clock()
-            if (self._current.withheld, self._current.runtime) != (self._withheld, self._runtime):
-                self._current = replace(self._current, withheld=self._withheld, runtime=self._runtime)
+            kept = self._current.withheld, self._current.others, self._current.runtime
+            if kept != (self._withheld, self._others, self._runtime):
+                self._current = replace(
+                    self._current, withheld=self._withheld, others=self._others, runtime=self._runtime
+                )
             return self._current
 
     def _with_driver(self, inventory: NodeInventory) -> NodeInventory:

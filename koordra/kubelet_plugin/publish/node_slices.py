@@ -9,6 +9,7 @@
     koordra.io/held             the node still uses the device for a claim that the API no longer knows;
                                 value: that claim's uid
     koordra.io/driver-release   NVIDIA's driver is to be free (nvidia_driver/release.py)
+    koordra.io/hand-over        another stack gives out such devices, or is about to (hand_over.py)
     koordra.io/foreign-plugin   another device plugin of the node offers GPUs too, so that cards would be
                                 given out twice
 
@@ -39,6 +40,7 @@ from koordra.api.objects import Object, annotations_of
 from koordra.compat.detection import offered_by_others
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.publish.devices import NO_ABSENT_DEVICES, AbsentDevices, Mode, whole_of
+from koordra.kubelet_plugin.publish.hand_over import Standing
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.kubelet_plugin.publish.resource_slices import build_slices, with_devices
 from koordra.logs import get_logger
@@ -132,6 +134,14 @@ def release_taints(phase: str, *, offered: Mapping[str, str]) -> Iterator[Device
             yield name, Taint(names.RELEASE_TAINT, phase)
 
 
+def hand_over_taints(standings: Iterable[Standing], *, offered: Mapping[str, str]) -> Iterator[DeviceTaint]:
+    """The taints of devices that are not koordra's to give out, or not for long any more."""
+    for standing in standings:
+        for name, kind in offered.items() if standing.taint else ():
+            if kind in standing.kind.types:
+                yield name, Taint(names.HAND_OVER_TAINT, standing.taint)
+
+
 def with_taints(slices: Sequence[Object], taints: Iterable[DeviceTaint]) -> list[Object]:
     """The slices with the taints added to the devices of these names; the API allows a device 16."""
     added: dict[str, list[Object]] = {}
@@ -162,11 +172,12 @@ def node_slices(
     inventory: NodeInventory,
     held: tuple[ClaimRecord, ...],
     release: str = "",
+    standings: tuple[Standing, ...] = (),
     absent: AbsentDevices = NO_ABSENT_DEVICES,
 ) -> Sequence[Object]:
     """Every slice of the pool; `mode` None follows the Node's label. `held` are the claims that hold devices
-    although the API no longer knows them; `release`: how far NVIDIA's driver is released; `absent`: devices
-    that claims hold and that cannot be offered."""
+    although the API no longer knows them; `release`: how far NVIDIA's driver is released; `standings`: who
+    gives devices out; `absent`: devices that claims hold and that cannot be offered."""
     slices = build_slices(
         inventory.machine,
         node_name=node_name,
@@ -180,6 +191,7 @@ def node_slices(
     types = {name: str(inventory.attributes(name).get(names.ATTR_TYPE)) for name in inventory.published}
     taints = (
         *release_taints(release, offered=types),
+        *hand_over_taints(standings, offered=types),
         *cordons,
         *held_taints(held, offered=types),
         *foreign_taints(node, offered=types),

@@ -21,6 +21,7 @@ and added to the container here, since no CDI edit did (koordinator/). A contain
 anything by annotation.
 
 For containers that are exempt (system_pods), 2 to 4 and the forcing of NVIDIA_VISIBLE_DEVICES are left out.
+Where another stack gives out the node's GPUs or NICs (`DeviceGuard.left`), 2 to 5 are about the others alone.
 
 **Failing closed.** If a claim's record cannot be read, containers with that claim's markers are refused. If
 the list of guarded nodes is missing or unreadable, containers that hold devices are refused, and so are nodes
@@ -35,6 +36,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from koordra.api import names
 from koordra.node_state.claim_network import AttachedNetwork
 from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
 from koordra.nri.hook import cgroups
@@ -131,7 +133,7 @@ def decide(
             "UnreadableState", f"{container}: its devices cannot be told from its neighbours': {why}"
         )
     env = granted_env(container, grants)
-    if not exempt:
+    if not (exempt or (_left(facts, names.TYPE_GPU) and not grants.gpu)):
         # The runtime class of a pod that Koordinator's scheduler placed is NVIDIA's, which brings the
         # driver's libraries.
         env[VISIBLE_DEVICES] = (",".join(grants.uuids) if annotated else "") or NOTHING_VISIBLE
@@ -160,10 +162,14 @@ def decide(
     ), grants
 
 
+def _left(facts: NodeFacts, kind: str) -> bool:
+    return facts.guarded is not None and kind in facts.guarded.left
+
+
 def _deny(container: Container, facts: NodeFacts, grants: Grants) -> tuple[tuple[DeviceRule, ...], bool]:
     """Device rules against access that is not granted, and whether the runtime applies them. Raises
     Refusal."""
-    check_annotations(container)
+    check_annotations(container, gpus_left=_left(facts, names.TYPE_GPU))
     check_mounts(
         container, gpu=grants.gpu, claims=grants.claims, guarded=facts.guarded, private=facts.shape.private
     )

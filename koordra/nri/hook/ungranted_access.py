@@ -38,6 +38,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from koordra._proto.nri import nri_pb2
+from koordra.api import names
 from koordra.node_state.claim_ref import MARKER_PREFIX
 from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.nri.hook.environment import VISIBLE_DEVICES
@@ -74,13 +75,14 @@ def is_privileged(container: Container) -> bool:
     return can_open(container.rules, _ANY_DEVICE)
 
 
-def check_annotations(container: Container) -> None:
-    """Refuse annotations that request a CDI device of a GPU or NIC without a claim."""
+def check_annotations(container: Container, *, gpus_left: bool = False) -> None:
+    """Refuse annotations that request a CDI device of a GPU or NIC without a claim. `gpus_left`: those of
+    GPUs are another stack's."""
     for key, value in (*container.annotations.items(), *_pod_annotations_for(container)):
         if not key.startswith(_CDI_ANNOTATIONS):
             continue
         for name in value.split(","):
-            if names_foreign_device(name):
+            if names_foreign_device(name) and not (gpus_left and _of_nvidia(name)):
                 raise Refusal(
                     "ForeignCDIDevice",
                     f"{container}: annotation {key} names CDI device {name.strip()!r}, which is not given out that way on "
@@ -91,6 +93,10 @@ def check_annotations(container: Container) -> None:
 def names_foreign_device(name: str) -> bool:
     """Whether a CDI name is that of a GPU or NIC, ours or the vendor's."""
     return bool(_FOREIGN_VENDORS.fullmatch(name.strip().partition("/")[0]))
+
+
+def _of_nvidia(name: str) -> bool:
+    return name.strip().partition("/")[0].endswith("nvidia.com")
 
 
 def _pod_annotations_for(container: Container) -> Iterator[tuple[str, str]]:
@@ -114,6 +120,7 @@ def check_mounts(
     its driver; `claims`: uids of the claims that it holds, whose edits mount parts of koordra's state. (NRI
     before 0.7 silently ignores the removal of a mount.)"""
     reaching = _reaching(guarded) if guarded is not None and container.mounts else frozenset()
+    left = guarded.left if guarded is not None else ()
     for mount in container.mounts:
         if mount.bind and any(_is_private(mount, place, claims) for place in private):
             raise Refusal(
@@ -121,9 +128,9 @@ def check_mounts(
                 f"{container} has a volume at {mount.destination} that brings {mount.source} of the host, with which it could "
                 "pass for the holder of other pods' devices; remove that hostPath volume, or exempt the namespace",
             )
-        if _below(host_path(mount.destination), TOOLKIT_MOUNTS):
+        if _below(host_path(mount.destination), TOOLKIT_MOUNTS) and names.TYPE_GPU not in left:
             what = f"asks NVIDIA's toolkit for GPUs by a mount at {mount.destination}; remove that volume"
-        elif mount.bind and _brings_devices(mount, container, reaching, gpu=gpu):
+        elif mount.bind and _brings_devices(mount, container, reaching, gpu=gpu, left=left):
             what = (
                 f"has a volume at {mount.destination} that brings {mount.source} of the host, and with it GPU or RDMA devices; "
                 "remove that hostPath volume"
@@ -166,10 +173,13 @@ def _comes_with_claims(parts: list[str], *, read_only: bool, claims: frozenset[s
             return False
 
 
-def _brings_devices(mount: Mount, container: Container, reaching: frozenset[str], *, gpu: bool) -> bool:
+def _brings_devices(
+    mount: Mount, container: Container, reaching: frozenset[str], *, gpu: bool, left: tuple[str, ...]
+) -> bool:
     source = host_path(mount.source)
     if _NAMED_MOUNT.fullmatch(source):
-        return not (gpu and _SERVICE_MOUNT.fullmatch(source))
+        kind = names.TYPE_NIC if _below(source, "/dev/infiniband") else names.TYPE_GPU
+        return kind not in left and not (gpu and _SERVICE_MOUNT.fullmatch(source))
     return source in reaching and not (source == "/dev" and is_privileged(container))
 
 
@@ -213,10 +223,12 @@ def check_devices(
     refused = [] if guarded is None else [node for device in guarded.devices for node in device.nodes]
     refused += [node for node in (guarded.control if guarded else ()) if node not in opened]
     numbers, paths = {node.number for node in refused}, {node.path for node in refused}
+    left = guarded.left if guarded is not None else ()
     foreign = [
         node
         for node in container.devices
-        if node.number not in held and (node.number in numbers or node.path in paths or _looks_guarded(node))
+        if node.number not in held
+        and (node.number in numbers or node.path in paths or _looks_guarded(node, left))
     ]
     if foreign and not privileged:
         raise Refusal(
@@ -243,8 +255,10 @@ def check_devices(
 _REMOVE = f"remove what brings it (a device plugin's resource, a CDI device, a hostPath) and {_ASK}"
 
 
-def _looks_guarded(node: DeviceNode) -> bool:
+def _looks_guarded(node: DeviceNode, left: tuple[str, ...]) -> bool:
     """By name and number of such nodes, for a card that the inventory does not know (yet)."""
+    if (names.TYPE_NIC if _below(node.path, "/dev/infiniband") else names.TYPE_GPU) in left:
+        return False
     return bool(_DEVICE_SHAPE.fullmatch(node.path)) or (
         node.type == "c" and node.major == NVIDIA_MAJOR and node.minor < 254
     )
@@ -278,13 +292,19 @@ def validate(
     """Raises Refusal where the adjustment is rejected. `name` is that of this plugin, `grants` what the
     container holds."""
     owners = request.owners.owners.get(request.container.id, nri_pb2.FieldOwners())
+    gpus_left = guarded is not None and names.TYPE_GPU in guarded.left
     for device in request.adjust.CDI_devices:
         owner = _owner(owners, CDI_DEVICES, device.name)
-        if owner != name and names_foreign_device(device.name):
+        if (
+            owner != name
+            and names_foreign_device(device.name)
+            and not (gpus_left and _of_nvidia(device.name))
+        ):
             raise _rejected(container, owner, f"adds CDI device {device.name!r}")
     for entry in request.adjust.env:
         owner = _owner(owners, ENV, entry.key)
-        if owner != name and (entry.key.startswith(MARKER_PREFIX) or entry.key == VISIBLE_DEVICES):
+        pinned = entry.key == VISIBLE_DEVICES and not gpus_left
+        if owner != name and (entry.key.startswith(MARKER_PREFIX) or pinned):
             raise _rejected(container, owner, f"sets {entry.key}")
     added = container_of(request.pod, _as_container(request.adjust))
     foreign = tuple(node for node in added.devices if _owner(owners, DEVICES, node.path) != name)

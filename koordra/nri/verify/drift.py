@@ -137,7 +137,10 @@ def drift_of(running: Running, expected: Expected) -> tuple[Drift, ...]:
     if granted is not None:
         found = [*_differences(running, granted, expected.unlimited), *_notices(running, granted)]
     else:
-        grants, missed = _unknown_to_hook(running.container, expected.claims or {})
+        left = expected.guarded.left if expected.guarded is not None else ()
+        grants, missed = _unknown_to_hook(
+            running.container, expected.claims or {}, gpus_left=names.TYPE_GPU in left
+        )
         granted, found = granted_of(running.container, grants, expected.guarded), list(missed)
     devices = granted.devices
     if expected.interfaces is not None:
@@ -227,7 +230,7 @@ def _interfaces(running: Running, known: Interfaces, devices: tuple[GrantedDevic
 
 
 def _unknown_to_hook(
-    container: Container, claims: Mapping[str, PreparedClaim]
+    container: Container, claims: Mapping[str, PreparedClaim], *, gpus_left: bool
 ) -> tuple[Grants, tuple[Drift, ...]]:
     """A container not in the ledger: it holds what its nonces prove, and no hook has set `granted`."""
     env = dict(container.env)
@@ -243,7 +246,7 @@ def _unknown_to_hook(
         why = "it was given devices while no hook was registered: nothing is pinned, and it knows its nonce"
         return grants, (Drift("HookMissed", f"{why}; create it anew"),)
     visible = env.get(VISIBLE_DEVICES)
-    if visible in (NOTHING_VISIBLE, OUTVOTED):
+    if visible in (NOTHING_VISIBLE, OUTVOTED) or gpus_left:
         return Grants(), ()
     why = f"{VISIBLE_DEVICES} is {visible!r}; it was created while no hook was registered"
     return Grants(), (Drift("NotAdjusted", why),)

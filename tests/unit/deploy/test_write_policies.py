@@ -17,7 +17,6 @@ from koordra.compat.dialects import DIALECTS
 from koordra.controller.elastic import claims as elastic
 from koordra.controller.gangs.declared.annotations import COMMITTED, HELD
 from koordra.controller.legacy.templates import MADE_BY, WEBHOOK
-from koordra.controller.reconcile.conflicts.conflict_watch import NO_GPUS
 from koordra.controller.reconcile.pod_requeue import LOOK_AGAIN
 from tests.fakes.admission_policy import policies, refusal
 
@@ -128,7 +127,16 @@ NODE: Object = {
 }
 
 
-@pytest.mark.parametrize("key", [names.RELEASE_ANNOTATION, names.QUARANTINE_SEEN, NO_GPUS])
+@pytest.mark.parametrize(
+    "key",
+    [
+        names.RELEASE_ANNOTATION,
+        names.QUARANTINE_SEEN,
+        names.NO_GPUS,
+        names.GPUS_GIVEN_TO,
+        names.NICS_GIVEN_TO,
+    ],
+)
 def test_what_the_controller_writes_on_nodes_it_may_write(key: str) -> None:
     policy, new = POLICIES["koordra-controller-nodes"], changed(NODE, "metadata", "annotations", key, to="x")
     assert refusal(policy, NODE, new, account=CONTROLLER) is None

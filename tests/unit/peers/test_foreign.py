@@ -12,7 +12,6 @@ from koordra.api import names, objects
 from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.compat.detection import offered_by_others, publishers
-from koordra.controller.reconcile.conflicts.conflict_watch import NO_GPUS
 from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.metrics import ControllerMetrics
@@ -139,7 +138,7 @@ def test_the_plugin_taints_the_gpus_and_nothing_else() -> None:
 
 
 def note_of(cluster: JointCluster, node: str) -> str | None:
-    return objects.annotations_of(cluster.api.get(NODES, node)).get(NO_GPUS)
+    return objects.annotations_of(cluster.api.get(NODES, node)).get(names.NO_GPUS)
 
 
 def test_the_node_itself_says_why_for_as_long_as_it_holds() -> None:

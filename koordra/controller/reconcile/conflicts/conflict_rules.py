@@ -35,6 +35,7 @@ from koordra.cel.selectors import DeviceFacts, matches
 from koordra.compat.detection import offered_by_others, publishers
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.slice_index import allocator_of, is_ours, node_name, pool_name
+from koordra.controller.reconcile.conflicts.handed_over import told_of
 from koordra.controller.reporting.claim_events import (
     FOREIGN_CLASS,
     FOREIGN_WRITER,
@@ -181,12 +182,19 @@ def strange_slices(slices: Iterable[Object]) -> list[DeviceConflict]:
     return found
 
 
-def foreign_plugin(node: Object, slices: Iterable[Object]) -> str:
-    """What is wrong where another device plugin offers GPUs of a node on which koordra publishes GPUs."""
+def foreign_plugin(node: Object, slices: Iterable[Object], pods: Mapping[str, str]) -> str:
+    """What is wrong where another device plugin offers GPUs of a node on which koordra publishes GPUs, or
+    `pods` still have some of it (pod -> the resource). Nobody gave a resource that the Node lacks altogether:
+    the kubelet starts pods that were bound to it by hand without such a resource."""
     resources = offered_by_others(node)
+    status = objects.status_of(node)
+    known = {*objects.fields(status.get("capacity")), *objects.fields(status.get("allocatable"))}
+    pods = {pod: resource for pod, resource in pods.items() if resource in known}
     devices = chain.from_iterable(devices_of(entry) for entry in slices if is_ours(entry))
-    if not resources or not any(map(is_gpu, devices)):
+    if not (resources or pods) or not any(map(is_gpu, devices)):
         return ""
+    if not resources:
+        return told_of(pods)
     return (
         f"{publishers(resources)} gives out the same cards ({', '.join(resources)} in status.allocatable of node "
         f"{objects.name(node)}); koordra gives none of them out. Take its DaemonSet off the node; amounts that stay behind "

@@ -10,6 +10,9 @@ as the other one is gone, and the claims that wait are planned again. Events are
 Node has the reason too, in the annotation koordra.io/no-gpus, for as long as it holds. On native nodes
 kube-scheduler allocates; there the kubelet plugin taints the cards (koordra.io/foreign-plugin).
 
+Nodes whose devices an operator hands over to another stack are left out the same way, and told of it
+(handed_over).
+
 Between joint and native allocation a node's devices are in quarantine: published with `allocator: none` and
 the taint koordra.io/quarantine, so that nobody gives them out. The plugin waits until the controller has
 acknowledged that it has seen that generation of the pool (an annotation on the Node), which it does once all
@@ -19,13 +22,13 @@ docs/allocation-modes.md has the whole protocol.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, KeysView
+from collections.abc import Collection, Iterable, KeysView
 from itertools import chain
 from typing import Final
 
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import names, objects
-from koordra.api.kinds import DEVICE_CLASSES, NODES, RESOURCE_SLICES
+from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.api.tables import set_or_drop
 from koordra.cel.selectors import DeviceFacts
@@ -48,13 +51,19 @@ from koordra.controller.reconcile.conflicts.conflict_rules import (
     strange_slices,
     writer_conflicts,
 )
+from koordra.controller.reconcile.conflicts.handed_over import (
+    GPUS,
+    KINDS,
+    OwnedKind,
+    is_free,
+    owner_of,
+    peers_resource,
+    why_not,
+)
 from koordra.controller.reporting.claim_events import FOREIGN_PLUGIN, TWO_DRIVERS, ClaimEvent, cut
 from koordra.placement.decide import Excluded
 
 REPEAT: Final = 600.0
-NO_GPUS: Final = names.DOMAIN + "no-gpus"
-"""Annotation on a Node: why none of its GPUs are given out, and what to do."""
-_OF_NICS = frozenset({names.CLASS_NIC, names.CLASS_VF})
 
 
 class ConflictWatch:
@@ -72,7 +81,12 @@ class ConflictWatch:
         self._over_committed: dict[Place, list[DeviceConflict]] = {}
         self._refused: dict[str, Reason] = {}
         """Why no GPU of a node is given out; `_annotated` is what the Node says about that."""
-        self._annotated: dict[str, str] = {}
+        self._annotated: dict[tuple[str, str], str] = {}
+        self._handed_over: dict[str, dict[OwnedKind, Reason]] = {}
+        self._given: dict[tuple[str, str], str] = {}
+        """Node and annotation -> the stack that may give its devices out."""
+        self._pods: dict[str, dict[str, str]] = {}
+        """Node -> pods that have cards of another stack, and under which name."""
         self._quarantined: dict[str, str] = {}
         """Node -> the highest generation of its pool in which some device changes hands."""
         self._reported: dict[tuple[str, str], float] = {}
@@ -82,6 +96,7 @@ class ConflictWatch:
         self._changed_pools: set[str] = set()
         self._changed_claims = set(cache.claims)
         cache.listen(RESOURCE_SLICES, self._on_slice, replay=True)
+        cache.listen(PODS, self._on_pod, replay=True)
         cache.claim_index.on_touch.append(self._on_claim)
 
     def _on_slice(self, _key: str, before: Object | None, now: Object | None) -> None:
@@ -91,7 +106,20 @@ class ConflictWatch:
 
     def _on_claim(self, key: str, before: ClaimEntry | None, now: ClaimEntry | None) -> None:
         self._changed_claims.add(key)
-        self._changed_places.update(*(entry.places for entry in (before, now) if entry is not None))
+        places = {place for entry in (before, now) if entry is not None for place in entry.places}
+        self._changed_places |= places
+        self._changed_nodes |= {pool for pool, _ in places} & self._handed_over.keys()
+
+    def _on_pod(self, key: str, before: Object | None, now: Object | None) -> None:
+        had = peers_resource(before) if before is not None else ""
+        has = peers_resource(now) if now is not None else ""
+        for pod, resource in ((before, ""), (now, has)):
+            if pod is not None and (had or has):
+                node = str(objects.spec_of(pod).get("nodeName") or "")
+                set_or_drop(self._pods.setdefault(node, {}), key, resource)
+                self._changed_nodes.add(node)
+                if not self._pods[node]:
+                    del self._pods[node]
 
     # before planning
 
@@ -108,26 +136,39 @@ class ConflictWatch:
 
     def _judge_node(self, name: str) -> None:
         node, slices = self._cache.nodes.get(name), self._cache.slice_index.published(name)
-        contested, offering, annotation = contests(name, slices) if name else [], "", ""
+        contested, offering = contests(name, slices) if name else [], ""
         about = () if node is None else (node,)
         conflicts = strange_slices(slices)
         conflicts += (
             DeviceConflict(TWO_DRIVERS, one.key, (one.entry, *about), f"node {name}: {one.text}")
             for one in contested
         )
-        if node is not None:
-            annotation = objects.annotations_of(node).get(NO_GPUS, "")
-            if offering := foreign_plugin(node, slices):
-                text = f"node {name}: {offering}"
-                conflicts.append(DeviceConflict(FOREIGN_PLUGIN, name, (node,), text))
+        self._judge_owners(name, node, slices)
+        if node is not None and (offering := foreign_plugin(node, slices, self._pods.get(name, {}))):
+            text = f"node {name}: {offering}"
+            conflicts.append(DeviceConflict(FOREIGN_PLUGIN, name, (node,), text))
         set_or_drop(self._of_nodes, name, conflicts)
         set_or_drop(self._quarantined, name, _in_quarantine(slices))
-        set_or_drop(self._annotated, name, annotation)
         text = "; ".join(sorted(one.text for one in contested if one.is_gpu)) or offering
         before = self._refused.get(name)
         reason = Reason(name, None, None, Cause.FOREIGN_DRIVER.value, text) if text else None
         set_or_drop(self._refused, name, reason)
         self.version += before != reason
+
+    def _judge_owners(self, name: str, node: Object | None, slices: Collection[Object]) -> None:
+        """Whether the operator hands the node's devices over, and whether the other stack may start."""
+        claims, found = self._cache.claim_index.of_pool(name), {}
+        written = objects.annotations_of(node) if node is not None else {}
+        for key in (names.NO_GPUS, *(kind.given_to for kind in KINDS)):
+            set_or_drop(self._annotated, (name, key), written.get(key, ""))
+        for kind in KINDS:
+            owner = owner_of(node, kind) if node is not None else ""
+            set_or_drop(self._given, (name, kind.given_to), owner if is_free(kind, slices, claims) else "")
+            if owner and slices:
+                text = why_not(owner, kind)
+                found[kind] = Reason(name, None, None, Cause.FOREIGN_DRIVER.value, text)
+        self.version += self._handed_over.get(name, {}) != found
+        set_or_drop(self._handed_over, name, found)
 
     def _probe(self) -> bool:
         """Have one joint device of each type; whether it is another one than before."""
@@ -144,10 +185,14 @@ class ConflictWatch:
             self._probes.update({kind: (name, facts) for kind, facts in found.items()})
 
     def excluded(self, group: Group) -> Excluded:
-        if not self._refused:
+        if not (self._refused or self._handed_over):
             return {}
         named = {name for claim in group.pending for name in claims_of.class_names(claim)}
-        return {} if named and named <= _OF_NICS else dict(self._refused)
+        may_take = [kind for kind in KINDS if not (named and named <= kind.others)]
+        found = dict(self._refused) if GPUS in may_take else {}
+        for node, reasons in self._handed_over.items():
+            found.update((node, reasons[kind]) for kind in may_take if kind in reasons)
+        return found
 
     @property
     def refused(self) -> int:
@@ -181,13 +226,15 @@ class ConflictWatch:
             and objects.annotations_of(node).get(names.QUARANTINE_SEEN) != generation
         ]
 
-    def annotations(self) -> list[tuple[Object, str | None]]:
-        """(node, what its annotation is to say; None for nothing) of nodes that say something else."""
-        wanted = {name: reason.detail for name, reason in self._refused.items() if name in self._cache.nodes}
+    def annotations(self) -> list[tuple[Object, str, str | None]]:
+        """(node, annotation, what it is to say; None for nothing) where a Node says something else."""
+        wanted = {
+            (name, names.NO_GPUS): reason.detail for name, reason in self._refused.items()
+        } | self._given
         return [
-            (self._cache.nodes[name], wanted.get(name))
-            for name in sorted(wanted.keys() | self._annotated.keys())
-            if wanted.get(name) != self._annotated.get(name)
+            (self._cache.nodes[name], key, wanted.get((name, key)))
+            for name, key in sorted(wanted.keys() | self._annotated.keys())
+            if name in self._cache.nodes and wanted.get((name, key)) != self._annotated.get((name, key))
         ]
 
     def _judge_claims(self) -> None:

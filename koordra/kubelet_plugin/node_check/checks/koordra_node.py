@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from koordra.api import names
 from koordra.compat.detection import offered_by_others, publishers
 from koordra.kubelet_plugin.node_check.readings.cdi import CdiHook
 from koordra.kubelet_plugin.node_check.readings.node import NodeReadings
@@ -35,6 +36,11 @@ def device_plugins(node: NodeReadings) -> Outcome:
         for name in found.dra_drivers
         if name.startswith(_GPU_DRIVER)
     ]
+    if names.TYPE_GPU in node.koordra.left:
+        return ok(
+            f"the node's GPUs are left to another stack (label {names.GPU_OWNER_LABEL}, docs/migrate/node-by-node.md)"
+            + (f": {', '.join(fault.what for fault in faults)}" if faults else "")
+        )
     others = [*found.device_plugins, *found.dra_drivers, *found.cdi_specs]
     return judged([f"beside koordra: {', '.join(others)}" if others else "none"], faults)
 

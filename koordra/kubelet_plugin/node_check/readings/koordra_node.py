@@ -12,12 +12,13 @@ from koordra.api import names
 from koordra.kubelet_plugin.node_check.readings.host_files import HostFiles
 from koordra.kubelet_plugin.node_check.readings.live_node import LiveNode
 from koordra.kubelet_plugin.node_check.readings.processes import arguments_of
+from koordra.kubelet_plugin.publish.hand_over import FILE, left_by
+from koordra.kubelet_plugin.publish.peers_on_node import CHECKPOINT, DEVICE_PLUGINS
 from koordra.node_state.imex import LOCK
 from koordra.node_state.locks import HOOK_LOCK
 from koordra.node_state.prepared_claim import NUMA_AFFINITY
 
 _LOCK: Final = re.compile(r"FLOCK\s+\w+\s+WRITE\s+(-?[0-9]+)\s+[0-9a-f]+:[0-9a-f]+:([0-9]+)\s", re.ASCII)
-_CHECKPOINT: Final = "kubelet_internal_checkpoint"
 _CDI: Final = ("etc/cdi", "run/cdi", "var/run/cdi")
 _MOST_LOCKS: Final = 1 << 20
 
@@ -27,7 +28,8 @@ class KoordraNode:
     """`installed`: the plugin's state directory exists. `registered`: registration sockets, each with whether
     it answers (None: not asked). `hook_registered`: the hook's lock is held, None where that cannot be seen.
     `pod_network`: the running plugin moves NICs into pods, None where none is seen. `near_gpus`: a prepared
-    claim asks for processors near its GPUs. `runs_imex`: `koordra imex` holds its lock.
+    claim asks for processors near its GPUs. `runs_imex`: `koordra imex` holds its lock. `left`: types of
+    devices (gpu, nic) that the plugin leaves to another stack.
 
     Plugin and hook are known by their locks: anybody can give a process their names, the lock files are
     root's."""
@@ -38,6 +40,7 @@ class KoordraNode:
     pod_network: bool | None = None
     near_gpus: bool = False
     runs_imex: bool = False
+    left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +71,20 @@ def read_koordra(root: HostFiles, kubelet_root: str | None, live: LiveNode) -> K
             if name.startswith(names.DRIVER) and root.is_socket(f"{registry}/{name}")
         ),
         hook_registered=None if held is None else _inode(root, f"{state}/{HOOK_LOCK}") in held,
+        left=_left(root, f"{state}/{FILE}"),
         runs_imex=held is not None and _inode(root, f"{state}/{LOCK}") in held,
         pod_network=any("--pod-network" in arguments_of(root, pid) for pid in plugins) if plugins else None,
         near_gpus=any(
             f'"{NUMA_AFFINITY}"' in root.words(path) for path in root.matching(f"{state}/prepared/*.json")
         ),
     )
+
+
+def _left(root: HostFiles, path: str) -> tuple[str, ...]:
+    try:
+        return left_by(root.data(path) or b"")
+    except ValueError:
+        return ()
 
 
 def read_rivals(root: HostFiles, kubelet_root: str | None, live: LiveNode) -> Rivals:
@@ -85,8 +96,8 @@ def read_rivals(root: HostFiles, kubelet_root: str | None, live: LiveNode) -> Ri
         return [name for name in sockets if live.answers(root.path(f"{folder}/{name}")) is not False]
 
     return Rivals(
-        resources=_resources(root, f"{home}/device-plugins/{_CHECKPOINT}"),
-        device_plugins=tuple(name for name in served(f"{home}/device-plugins") if name != "kubelet.sock"),
+        resources=_resources(root, f"{DEVICE_PLUGINS}/{CHECKPOINT}"),
+        device_plugins=tuple(name for name in served(DEVICE_PLUGINS) if name != "kubelet.sock"),
         dra_drivers=tuple(
             name for name in served(f"{home}/plugins_registry") if not name.startswith(names.DRIVER)
         ),
