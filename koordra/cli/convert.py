@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from koordra.api import objects
+from koordra.api.classic.between_drivers import DRANET
 from koordra.api.classic.convert import convert
 from koordra.api.classic.nvidia_parameters import TARGETS
 from koordra.api.objects import Fields
@@ -48,8 +49,8 @@ _WORDS: Final = ("nvidia", "nodeconfig", "version", "configList", "resourceList"
 @click.option(
     "--to",
     "target",
-    type=click.Choice(TARGETS),
-    help="Whose claims those of NVIDIA's DRA driver become.  [default: nvidia for its classic ones]",
+    type=click.Choice((*TARGETS, DRANET)),
+    help="Whose claims those of NVIDIA's DRA driver, of dranet and of koordra become.  [default: nvidia for its classic ones]",
 )
 @options.flag("--explain", "One line on stderr for every container: what was understood.")
 def convert_command(

@@ -33,7 +33,7 @@ RESOURCE = "nvidia.com/gpu"
 DRIVER = "gpu.nvidia.com"
 IGNORE = {"koordra.io/legacy-pods": "ignore"}
 STACK = "device-plugin"
-LONG = 240.0
+LONG = 120.0
 
 
 class HandedNode:
@@ -125,9 +125,11 @@ class HandedNode:
         }
 
     def is_in(self, phase: str) -> None:
-        eventually(
-            lambda: self.phase() == {phase}, f"the GPUs {phase}; they are {self.phase()}\n{self.log()}", LONG
-        )
+        try:
+            eventually(lambda: self.phase() == {phase}, f"the GPUs {phase}", LONG)
+        except BaseException:
+            print(self.phase(), self.log(), sep="\n")
+            raise
 
     def pod(self, namespace: str, name: str, **spec: Any) -> None:
         """On this node, past the scheduler and koordra's webhook, as a pod that another scheduler bound."""
@@ -168,7 +170,7 @@ class HandedNode:
             pod = self.client.get(kinds.PODS, name, namespace=namespace)
             return any(rule in reason for reason in waiting_reasons(pod))
 
-        eventually(look, f"pod {name} refused: {rule}\n{self.log()}", LONG)
+        eventually(look, f"pod {name} refused: {rule}", LONG)
 
     def amount(self, number: str) -> None:
         def look() -> bool:

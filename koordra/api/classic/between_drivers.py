@@ -1,7 +1,7 @@
 """Claims, templates and classes of v1 from one driver to another (`koordra convert --to`). Pure.
 
     NVIDIA's DRA driver   gpu.nvidia.com   both ways: classes, attributes, GpuConfig, MigDeviceConfig
-    dranet                dra.net          to koordra: attributes, name and MTU of the interface
+    dranet                dra.net          both ways: attributes, name and MTU of the interface
 
 Word by word: what the tables lack is refused, since a claim without it would select other devices. Classes
 that the drivers' charts bring are left out, claims name those of the other; a class of one's own keeps its
@@ -82,6 +82,24 @@ def _of_koordra(read: Reader, _notes: Notes) -> Object | None:
     return {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": sharing}
 
 
+def _nic_of_koordra(read: Reader, _notes: Notes) -> Object | None:
+    if read.text("kind") != "RdmaConfig":
+        raise read.wrong(f"{read.text('kind')} has no form in dranet", "take it out")
+    network = read.inner("network")
+    for place, known in (
+        (read, {"apiVersion", "kind", "network", "memlock"}),
+        (network, {"interface", "mtu"}),
+    ):
+        for name in sorted(map(str, place.data.keys() - known)):
+            raise place.wrong("has no form in dranet", "take it out", at=name)
+    if read.data.get("memlock") is False:
+        raise read.wrong("has no form in dranet", "take it out", at="memlock")
+    said = objects.without_none(
+        {"name": network.text("interface") or None, "mtu": network.between("mtu", 68, 65535)}
+    )
+    return {"interface": said} if said else None
+
+
 def _of_dranet(read: Reader, _notes: Notes) -> Object | None:
     """Addresses and routes are the operator's in koordra: a pool of a class gives them."""
     interface = read.inner("interface")
@@ -144,6 +162,27 @@ TO_NVIDIA: Final = (
         _of_koordra,
     ),
 )
+TO_DRANET: Final = (
+    Words(
+        names.DRIVER,
+        "dra.net",
+        'device.driver == "dra.net"',
+        {names.CLASS_NIC: "dranet-rdma", names.CLASS_VF: "dranet-vf"},
+        frozenset((names.CLASS_GPU, names.CLASS_MIG, *names.IMEX_CLASSES)),
+        {"netdev": "ifName", "ibDevice": "rdmaDevice", "numaNode": "numaNode"},
+        {"netdev": "ifName", "ibDevice": "rdmaDevice", "numaNode": "numaNode"},
+        (),
+        _nic_of_koordra,
+    ),
+)
+DRANET: Final = "dranet"
+_WORDS: Final = {KOORDRA: TO_KOORDRA, DRANET: TO_DRANET}
+_OF_DRANET: Final = 'device.driver == "dra.net" && device.attributes["dra.net"].rdma == true'
+BROUGHT: Final = {
+    "dranet-rdma": f'{_OF_DRANET} && device.attributes["dra.net"].isSriovVf == false',
+    "dranet-vf": f'{_OF_DRANET} && device.attributes["dra.net"].isSriovVf == true',
+}
+"""Classes that no chart brings -> what they select. They come with the claims that name them."""
 
 
 def converted(obj: Object, target: str, notes: Notes) -> list[Object]:
@@ -152,7 +191,7 @@ def converted(obj: Object, target: str, notes: Notes) -> list[Object]:
     if objects.group_of(obj) != RESOURCE_GROUP or obj.get("kind") not in _KINDS:
         return [obj]
     made = obj
-    for words in TO_KOORDRA if target == KOORDRA else TO_NVIDIA:
+    for words in _WORDS.get(target, TO_NVIDIA):
         if _is_about(made, words):
             if obj["kind"] == "DeviceClass" and objects.name(obj) in words.classes:
                 now = words.classes[objects.name(obj)]
@@ -161,7 +200,23 @@ def converted(obj: Object, target: str, notes: Notes) -> list[Object]:
                 )
                 return []
             made = _object(made, words, notes)
-    return [made]
+    brought = BROUGHT if target == DRANET and made is not obj else {}
+    return [made, *(_brought(name) for name in brought if _is_named(made, name))]
+
+
+def _brought(name: str) -> Object:
+    return {
+        "apiVersion": f"{RESOURCE_GROUP}/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": BROUGHT[name]}}]},
+    }
+
+
+def _is_named(value: Any, name: str) -> bool:
+    if isinstance(value, Mapping):
+        return value.get("deviceClassName") == name or any(_is_named(each, name) for each in value.values())
+    return isinstance(value, list) and any(_is_named(each, name) for each in value)
 
 
 def _is_about(value: Any, words: Words) -> bool:
@@ -224,7 +279,7 @@ def _body(read: Reader, words: Words) -> Object:
             f"{called} has no class beside it there", "leave the claim as it is", at="deviceClassName"
         )
     if read.data.get("capacity") and called in words.classes and words.driver != names.DRIVER:
-        raise read.wrong("NVIDIA's driver gives whole cards and instances", "take it out", at="capacity")
+        raise read.wrong(f"{words.driver} gives whole devices", "take it out", at="capacity")
     return {**read.data, "deviceClassName": words.classes.get(called, called), **_selectors(read, words)}
 
 

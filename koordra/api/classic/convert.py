@@ -113,8 +113,9 @@ def convert(
     found: Sequence[Object], *, translators: Sequence[Translator] = (), target: str = ""
 ) -> Conversion:
     """Every object in its v1 form, or a note that says why not. `target`: whose claims those of NVIDIA's
-    classic driver become (nvidia_parameters.TARGETS), NVIDIA's own where it is not said."""
-    sources = Sources.of(found, target=target)
+    classic driver become (nvidia_parameters.TARGETS, or dranet's for NICs), NVIDIA's own where it is not
+    said."""
+    sources = Sources.of(found, target="" if target == between_drivers.DRANET else target)
     sources.to_driver = target
     sources.tied = tied_claims.tied_templates(found, sources)
     made: list[tuple[Object, list[Object], Notes]] = []

@@ -14,7 +14,7 @@ from koordra.compat.settings import Settings
 from koordra.compat.settings_document import with_document
 
 FOLDER = Path(__file__).resolve().parents[3] / "docs" / "migrate"
-ABOUT_ALL = {"README.md", "in-the-cluster.md", "keys.md", "nvidia-dra.md"}
+ABOUT_ALL = {"README.md", "in-the-cluster.md", "keys.md", "node-by-node.md", "nvidia-dra.md"}
 PAGES = sorted(path.name for path in FOLDER.glob("*.md") if path.name not in ABOUT_ALL)
 EXAMPLE = re.compile(
     r"```yaml\n(.*?)```\n\n`koordra convert --explain` says of it:\n\n```text\n(.*?)```", re.DOTALL

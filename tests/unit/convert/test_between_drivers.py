@@ -10,6 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from koordra.api.classic.between_drivers import DRANET
 from koordra.api.classic.convert import convert
 from koordra.api.classic.nvidia_parameters import KOORDRA, NVIDIA
 from koordra.cel.selectors import compile_error
@@ -94,7 +95,7 @@ def test_there_and_back_it_is_the_same() -> None:
         (
             claim({"deviceClassName": "gpu.koordra.io", "capacity": {"requests": {"memory": "1Gi"}}}),
             NVIDIA,
-            "gives whole cards and instances",
+            "gpu.nvidia.com gives whole devices",
         ),
         (
             claim(
@@ -140,6 +141,84 @@ def test_what_has_no_form_there_is_refused(obj: dict[str, Any], target: str, tol
     (note,) = found.refused
     assert told in str(note)
     assert note.remedy
+
+
+def test_nics_go_to_dranet_with_their_class_and_back() -> None:
+    before = claim(
+        {"deviceClassName": "nic.koordra.io", **cel(f'{OF_KOORDRA}.netdev == "ens1f0"')},
+        constraints=[{"requests": ["a"], "matchAttribute": "koordra.io/numaNode"}],
+        config=config("koordra.io", "RdmaConfig", network={"interface": "rail0", "mtu": 4200}),
+    )
+    other = claim({"deviceClassName": "nic.koordra.io"})
+    other["metadata"] = {"name": "other"}
+    found = convert([before, other], target=DRANET)
+    assert not found.refused
+    made, device_class, _ = found.objects
+    devices = made["spec"]["devices"]
+    assert devices["requests"][0]["exactly"] == {
+        "deviceClassName": "dranet-rdma",
+        **cel('device.attributes["dra.net"].ifName == "ens1f0"'),
+    }
+    assert devices["constraints"] == [{"requests": ["a"], "matchAttribute": "dra.net/numaNode"}]
+    assert devices["config"][0]["opaque"] == {
+        "driver": "dra.net",
+        "parameters": {"interface": {"name": "rail0", "mtu": 4200}},
+    }
+    assert (device_class["kind"], device_class["metadata"]["name"]) == ("DeviceClass", "dranet-rdma")
+    assert compile_error(device_class["spec"]["selectors"][0]["cel"]["expression"]) is None
+    back = convert(found.objects, target=KOORDRA)
+    assert not back.refused
+    there = back.objects[0]["spec"]["devices"]
+    assert there["config"][0]["opaque"]["parameters"] == {
+        "apiVersion": "koordra.io/v1alpha1",
+        "kind": "RdmaConfig",
+        "network": {"interface": "rail0", "mtu": 4200},
+    }
+    for selector in back.objects[1]["spec"]["selectors"]:
+        assert "dra.net" not in selector["cel"]["expression"]
+        assert compile_error(selector["cel"]["expression"]) is None
+
+
+@pytest.mark.parametrize(
+    ("obj", "told"),
+    [
+        (claim({"deviceClassName": "gpu.koordra.io"}), "gpu.koordra.io has no class beside it"),
+        (
+            claim({"deviceClassName": "nic.koordra.io", "capacity": {"requests": {"share": "10"}}}),
+            "dra.net gives whole devices",
+        ),
+        (
+            claim(
+                {"deviceClassName": "nic.koordra.io"},
+                config=config("koordra.io", "RdmaConfig", memlock=False),
+            ),
+            "memlock: has no form in dranet",
+        ),
+        (
+            claim(
+                {"deviceClassName": "nic.koordra.io"},
+                config=config("koordra.io", "RdmaConfig", network={"kind": "Move"}),
+            ),
+            "kind: has no form in dranet",
+        ),
+        (
+            claim(
+                {"deviceClassName": "nic.koordra.io"},
+                config=config("koordra.io", "PlacementPolicy", policy="x"),
+            ),
+            "PlacementPolicy has no form in dranet",
+        ),
+        (
+            claim({"deviceClassName": "nic.koordra.io", **cel(f'{OF_KOORDRA}.guid == "x"')}),
+            "dra.net publishes no guid",
+        ),
+    ],
+)
+def test_what_dranet_does_not_have_is_refused(obj: dict[str, Any], told: str) -> None:
+    found = convert([obj], target=DRANET)
+    assert not found.objects
+    (note,) = found.refused
+    assert told in str(note)
 
 
 def test_without_a_target_v1_stays() -> None:
