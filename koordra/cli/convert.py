@@ -9,8 +9,8 @@ from typing import Any, Final
 import click
 
 from koordra.api import objects
-from koordra.api.classic.between_drivers import DRANET
 from koordra.api.classic.convert import convert
+from koordra.api.classic.driver_words import DRANET
 from koordra.api.classic.nvidia_parameters import TARGETS
 from koordra.api.objects import Fields
 from koordra.cli import options

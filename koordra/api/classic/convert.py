@@ -41,7 +41,14 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from koordra.api import objects
-from koordra.api.classic import beta_versions, between_drivers, suitable_nodes, tied_claims, v1alpha2
+from koordra.api.classic import (
+    beta_versions,
+    between_drivers,
+    driver_words,
+    suitable_nodes,
+    tied_claims,
+    v1alpha2,
+)
 from koordra.api.classic.notes import Note, Notes, Refused, fresh_metadata
 from koordra.api.classic.v1alpha2 import Reference, Sources, reference_to
 from koordra.api.field_types import wrong_fields
@@ -115,7 +122,7 @@ def convert(
     """Every object in its v1 form, or a note that says why not. `target`: whose claims those of NVIDIA's
     classic driver become (nvidia_parameters.TARGETS, or dranet's for NICs), NVIDIA's own where it is not
     said."""
-    sources = Sources.of(found, target="" if target == between_drivers.DRANET else target)
+    sources = Sources.of(found, target="" if target == driver_words.DRANET else target)
     sources.to_driver = target
     sources.tied = tied_claims.tied_templates(found, sources)
     made: list[tuple[Object, list[Object], Notes]] = []

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from koordra.api.classic.between_drivers import TO_KOORDRA
 from koordra.api.classic.convert import Conversion
 from koordra.api.classic.convert import convert as convert_claims
+from koordra.api.classic.driver_words import TO_KOORDRA
 from koordra.api.classic.notes import Notes
 from koordra.api.classic.nvidia_parameters import KOORDRA
 from koordra.cli.convert import convert_command

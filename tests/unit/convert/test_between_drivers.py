@@ -10,8 +10,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from koordra.api.classic.between_drivers import DRANET
 from koordra.api.classic.convert import convert
+from koordra.api.classic.driver_words import DRANET
 from koordra.api.classic.nvidia_parameters import KOORDRA, NVIDIA
 from koordra.cel.selectors import compile_error
 from koordra.cli.convert import convert_command
@@ -124,6 +124,24 @@ def test_there_and_back_it_is_the_same() -> None:
             ),
             KOORDRA,
             "leaves the length of time slices",
+        ),
+        (
+            claim({"deviceClassName": "gpu.nvidia.com", "capacity": {"requests": {"shares": "1"}}}),
+            KOORDRA,
+            "koordra.io has no capacity shares",
+        ),
+        (
+            claim({"deviceClassName": "own", **cel('device.attributes["oke.dra.net"].rackId == "r"')}),
+            KOORDRA,
+            "oke.dra.net publishes what a cloud says of its devices",
+        ),
+        (
+            claim(
+                {"deviceClassName": "own", **cel('device.driver == "dra.net"')},
+                constraints=[{"requests": ["a"], "matchAttribute": "gce.dra.net/block"}],
+            ),
+            KOORDRA,
+            "gce.dra.net publishes what a cloud says",
         ),
         (
             claim(
