@@ -17,7 +17,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import NotFound
 from koordra.kube.client import KubeClient
-from koordra.kubelet_plugin.publish.peers_on_node import DEVICE_PLUGINS
+from koordra.kubelet_plugin.publish.peers_on_node import CLAIMS, DEVICE_PLUGINS
 from koordra.topology.presets import write_machine
 from tests.cluster.installation import account_kubeconfig
 from tests.cluster.kubelet_node import KubeletNode, lent_node, running
@@ -292,6 +292,8 @@ def test_from_a_dra_driver_to_koordra_while_its_pods_run(handed: HandedNode, nam
         eventually(lambda: not handed.node_says(names.NO_GPUS), "one publishes", LONG)
         handed.is_in("Left")
         handed.delete(namespace, "theirs")
+        claims = handed.node.kubelet_root / CLAIMS
+        eventually(lambda: DRIVER not in claims.read_text(), "the driver's claim unprepared", LONG)
         handed.is_in("Left")
         handed.driver.stop()
         handed.is_in("Owned")
