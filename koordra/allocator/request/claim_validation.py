@@ -9,7 +9,8 @@
 
 One rule is koordra's own: a claim says the compute of a request in percent (`capacity`) or in TFLOPS
 (`tflops`), since one of the two would be overlooked. Memory in bytes beside `memoryPercent` bounds it. What
-the class says is a default, which the request may override.
+the class says is a default, which the request may override. Another: cores below the smallest share that can
+be kept are refused, instead of rounded up as kube-scheduler would.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from koordra.allocator.reasons import Cause, ClaimRefused, refusal
 from koordra.api import names
 from koordra.api.claims import Configuration, ResourceClaim
 from koordra.api.opaque.parameters import GpuConfig
+from koordra.api.opaque.resize import LEAST_CORES
 from koordra.errors import InvalidManifest, InvalidQuantity
 from koordra.quantity import parse
 from koordra.spelling import meant
@@ -70,6 +72,42 @@ def memory_in_doubt(name: str, spelled: str) -> str:
         return ""
     meant = f"; was {amount}Gi meant?" if amount == amount.to_integral_value() and amount < 1024 else ""
     return f"{spelled} is {amount} bytes of memory, which counts as 1Mi{meant}"
+
+
+def cores_below_least(name: str, spelled: str) -> str:
+    """Why so little of a card's time cannot be kept; empty for other amounts.
+
+    Time is paced, not multiprocessors, so the least is one of every model: a launch waits 10 s at most
+    (native/limiter/pace.c), which pays for kernels of 0.1 s at 1 percent, and of no more in whole at less.
+    """
+    if name.rpartition("/")[2] != names.CAPACITY_CORES:
+        return ""
+    try:
+        amount = parse(spelled)
+    except InvalidQuantity:
+        return ""
+    if amount == 0 or amount >= LEAST_CORES:
+        return ""
+    return (
+        f"{spelled} is below {LEAST_CORES}%, the smallest share of a GPU's time that can be kept, whatever its model: less would not "
+        "pay for a kernel of 0.1 s within 10 s"
+    )
+
+
+def refuse_below_least(claim: ResourceClaim) -> None:
+    """Raises ClaimRefused for a request of less of a card's time than can be kept."""
+    for request in claim.requests:
+        for alternative in request.alternatives:
+            label = f"{request.name}/{alternative.name}" if request.prioritized else request.name
+            for name, spelled in sorted(alternative.capacity_spelled.items()):
+                if why := cores_below_least(name, spelled):
+                    field = f"spec.devices.requests[{label}].capacity.requests[{name}]"
+                    raise _refused(claim, why, field, LEAST_REMEDY, label)
+
+
+LEAST_REMEDY: Final = (
+    "ask for whole percent from 1 up, or leave cores out: then they are neither reserved nor limited"
+)
 
 
 def refuse_amounts_said_twice(claim: ResourceClaim, entry: Configuration, parameters: object) -> None:

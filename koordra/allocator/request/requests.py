@@ -17,7 +17,11 @@ from typing import Final
 from koordra.allocator import features as gates
 from koordra.allocator.features import Features
 from koordra.allocator.reasons import Cause, ClaimRefused, refusal
-from koordra.allocator.request.claim_validation import refuse_amounts_said_twice, refuse_misnamed
+from koordra.allocator.request.claim_validation import (
+    refuse_amounts_said_twice,
+    refuse_below_least,
+    refuse_misnamed,
+)
 from koordra.allocator.request.classes import drivers_named, is_koordra
 from koordra.api import names
 from koordra.api.claims import (
@@ -128,6 +132,7 @@ def resolve(
             )
     refuse_misnamed(claim, own=own)
     if own:
+        refuse_below_least(claim)
         resolver.refuse_foreign_driver(resolved.alternatives)
     return resolver.with_claim_parameters(resolved)
 

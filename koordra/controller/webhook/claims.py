@@ -5,6 +5,7 @@ Besides each document by itself (koordra.api.opaque.parameters: kind, fields, va
     the requests that an entry names exist
     no two entries of one kind give a field two values for the same requests; an entry for all requests and
       one for some are no contradiction (the later one wins), and there may be several JointAllocations
+    cores are at least the smallest share of a card's time that can be kept
     selectors compile, within the limits of the API server (length, depth, cost)
     the isolation that a claim asks for is one that the classes of its requests allow: the operator's word
       stands above the claim's
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, cast
 
-from koordra.allocator.request.claim_validation import memory_in_doubt
+from koordra.allocator.request.claim_validation import LEAST_REMEDY, cores_below_least, memory_in_doubt
 from koordra.api import names, objects
 from koordra.api.objects import Fields, Object
 from koordra.api.opaque import configuration, parameters
@@ -116,7 +117,15 @@ class AskedDevices:
                 )
             if isinstance(entry.value, InvalidInput):
                 found.append(entry.value)
-        return [*found, *self._contradictions(), *self._bad_selectors()]
+        return [*found, *self._contradictions(), *self._bad_selectors(), *self._below_least()]
+
+    def _below_least(self) -> Iterator[InvalidInput]:
+        """Less of a card's time than can be kept."""
+        for _, body in () if self.is_class else alternatives(self.read):
+            requests = body.inner("capacity").inner("requests")
+            for name, amount in sorted(requests.data.items()):
+                if why := cores_below_least(str(name), str(amount)):
+                    yield requests.wrong(why, LEAST_REMEDY, at=str(name))
 
     def warnings(self) -> list[str]:
         """The fields that are accepted and have no effect, and amounts that can hardly be meant."""

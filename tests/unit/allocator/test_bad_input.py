@@ -44,6 +44,9 @@ BAD = {
     ),
     "unknown-opaque-kind": claim("bad", request("gpu"), configs=[config("JointAlloc", scope="PCIeRoot")]),
     "memory-of-zero": claim("bad", request("gpu", capacity={"memory": "0"})),
+    "cores-below-the-smallest-share": claim(
+        "bad", request("gpu", capacity={"memory": "10Gi", "cores": "500m"})
+    ),
     "memory-of-nonsense": claim("bad", request("gpu", capacity={"memory": "10 Gi"})),
     "empty-constraint": claim("bad", request("gpu"), constraints=[{}]),
     "unknown-mode": claim("bad", request("gpu", allocationMode="Some")),

@@ -105,6 +105,21 @@ def test_a_memory_request_without_a_unit_is_questioned(memory: str, question: st
     assert warnings(claim([asked])) == told
 
 
+@pytest.mark.parametrize(
+    ("cores", "refused"), [("500m", True), ("1m", True), ("-1", True), ("0", False), ("1", False)]
+)
+def test_less_than_the_smallest_share_is_refused_in_words(cores: str, refused: bool) -> None:
+    asked = request("gpu")
+    asked["exactly"]["capacity"] = {"requests": {"memory": "20Gi", "cores": cores}}
+    found = problems(claim([asked]))
+    assert bool(found) is refused
+    for one in found:
+        assert (
+            f"spec.devices.requests[0].exactly.capacity.requests.cores: {cores} is below 1%, the smallest share"
+            in str(one)
+        )
+
+
 def test_fields_without_effect_are_told_where_they_stand() -> None:
     config = [
         parameters("GpuConfig", ["gpu"], priority=1, coresPolicy="Hard"),
