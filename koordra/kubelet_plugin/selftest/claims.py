@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from koordra.api import kinds, names
+from koordra.api.allocation import FROM_CLASS
 from koordra.api.objects import Object
 from koordra.api.opaque.isolation import node_policy
-from koordra.api.opaque.parameters import NO_ISOLATION
+from koordra.api.opaque.parameters import API_VERSION, NO_ISOLATION, CoresPolicy
 from koordra.errors import NotFound
 from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.cdi.hook_program import HookProgram
@@ -46,12 +47,14 @@ LIMITER: Final = LimiterIsolation.name
 
 @dataclass(frozen=True, slots=True)
 class WantedClaim:
-    """A claim for this card. `memory_bytes` None: all of it."""
+    """A claim for this card. `memory_bytes` None: all of it; `cores`: percent of its time, and never more;
+    0: none."""
 
     name: str
     gpu: Gpu
     memory_bytes: int | None = None
     isolation: str = NO_ISOLATION
+    cores: int = 0
 
     def object(self, uid: str) -> Object:
         """As the API server would return it."""
@@ -64,7 +67,7 @@ class WantedClaim:
             "shareID": str(uuid.uuid4()),
             "consumedCapacity": {
                 names.CAPACITY_MEMORY: canonical(memory),
-                names.CAPACITY_CORES: "0",
+                names.CAPACITY_CORES: str(self.cores),
                 names.CAPACITY_SLOTS: "1",
             },
         }
@@ -73,8 +76,14 @@ class WantedClaim:
             "kind": kinds.RESOURCE_CLAIMS.kind,
             "metadata": {"namespace": NAMESPACE, "name": self.name, "uid": uid},
             "spec": {},
-            "status": {"allocation": {"devices": {"results": [result]}}},
+            "status": {"allocation": {"devices": {"results": [result], "config": self._config}}},
         }
+
+    @property
+    def _config(self) -> list[Object]:
+        said = {"apiVersion": API_VERSION, "kind": "GpuConfig", "coresPolicy": CoresPolicy.HARD.value}
+        opaque = {"driver": names.DRIVER, "parameters": said}
+        return [{"source": FROM_CLASS, "opaque": opaque}] if self.cores else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +132,7 @@ class ClaimPreparation:
         )
         self.contexts = Contexts(folder / "state" / "contexts.json", machine=lambda: found.machine)
         self.limiter = LimiterIsolation(
-            self._paths.state, installed=libraries, context_bytes=self.contexts.bytes_for
+            self._paths.state, installed=libraries, context_bytes=self.contexts.bytes_for, cores=True
         )
 
     @contextmanager

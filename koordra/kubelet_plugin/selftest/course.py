@@ -2,7 +2,7 @@
 
     environment, driver, discovery ─> nvidia-smi, topology, partitioning ─> container: which kind is there
       ─> whole card: quick programs ─> share without a limit ─> share with the limiter: all programs
-      ─> whole card: the slow ones ─> what the limiter costs
+      ─> whole card: the slow ones ─> what the limiter costs ─> parts of the card's time
 
 A step that fails does not stop the next, unless that has nothing to stand on.
 """
@@ -248,6 +248,7 @@ class Course:
         for name, checks in IN_ORDER:
             trials.of_claim(claims, wanted[name], checks)
         self._step("limiter-overhead", trials.overhead)
+        trials.core_shares(claims, gpu, memory)
 
 
 def _judged(seen: SeenMachine) -> Finding:

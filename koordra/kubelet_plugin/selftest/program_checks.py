@@ -122,4 +122,15 @@ def step_name(claim: str, check: ProgramCheck) -> str:
     return f"{claim}: {check.name}"
 
 
-STEPS: Final = tuple(dict.fromkeys(step_name(claim, check) for claim, checks in IN_ORDER for check in checks))
+CORE_LOADS: Final = ("small", "gemm", "graph")
+"""Of core_shares, each a step."""
+
+
+def cores_step(load: str) -> str:
+    return f"cores: {load}"
+
+
+STEPS: Final = (
+    *dict.fromkeys(step_name(claim, check) for claim, checks in IN_ORDER for check in checks),
+    *map(cores_step, CORE_LOADS),
+)

@@ -25,13 +25,15 @@ from koordra.kubelet_plugin.selftest.container import (
     ProcessContainer,
     without_spec,
 )
+from koordra.kubelet_plugin.selftest.core_shares import LONGEST, CoreShares
 from koordra.kubelet_plugin.selftest.judgement import Expected
 from koordra.kubelet_plugin.selftest.limiter_watch import watched
-from koordra.kubelet_plugin.selftest.program_checks import ProgramCheck, step_name
+from koordra.kubelet_plugin.selftest.program_checks import CORE_LOADS, ProgramCheck, cores_step, step_name
 from koordra.kubelet_plugin.selftest.program_runs import LEAST_SECONDS, Answer, Stopwatch, run
 from koordra.kubelet_plugin.selftest.programs.answer import MARK
 from koordra.kubelet_plugin.selftest.report import Finding, Report, Step, ok, problem, skipped
 from koordra.kubelet_plugin.status.dump import without_nonces
+from koordra.topology.machine import Gpu
 
 PROGRAMS: Final = "koordra.kubelet_plugin.selftest.programs"
 _PLAIN: Final = "a plain process with the spec's variables and libraries"
@@ -177,6 +179,27 @@ class Trials:
 
     def _deadline(self, seconds: float) -> float:
         return max(LEAST_SECONDS, min(seconds, self._watch.left))
+
+    def core_shares(self, claims: ClaimPreparation, gpu: Gpu, memory: int) -> None:
+        """A step for each load; none where no container was found before."""
+        if self._container is None:
+            return
+        shares = CoreShares(
+            claims,
+            type(self._container),
+            gpu=gpu,
+            memory=memory,
+            folder=self._folder,
+            program=lambda arguments: (self._python, "-m", f"{PROGRAMS}.{arguments[0]}", *arguments[1:]),
+        )
+        for load in CORE_LOADS:
+            name = cores_step(load)
+            if self._only and not any(fnmatch(name, pattern) for pattern in self._only):
+                continue
+            if self._watch.left < LONGEST:
+                self._report.add(Step(name, self._watch.used_up()))
+                continue
+            self._report.step(name, partial(shares.try_load, load))
 
     def overhead(self) -> Finding:
         try:

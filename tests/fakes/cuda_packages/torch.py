@@ -7,6 +7,7 @@ one does."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import types
 from typing import Any
@@ -17,6 +18,7 @@ from koordra.kubelet_plugin.selftest.programs.cuda_driver import OUT_OF_MEMORY, 
 
 __version__ = "2.11.0+fake"
 uint8 = "uint8"
+LARGEST = 1024
 version = types.SimpleNamespace(cuda="13.0")
 
 
@@ -54,6 +56,24 @@ class Memory:
             (self._driver.free_async if self._pool else self._driver.free)(self._address)
 
 
+class Kernels:
+    """What an operation on the card launches: a kernel that takes as long as its name says."""
+
+    function: Any = None
+    replayed: list[int] | None = None
+
+    @classmethod
+    def launch(cls, driver: CudaDriver) -> None:
+        if cls.replayed is not None:
+            cls.replayed.append(1)
+            return
+        if cls.function is None:
+            module, cls.function = ctypes.c_void_p(), ctypes.c_void_p()
+            driver.need("cuModuleLoadData", ctypes.byref(module), b"")
+            driver.need("cuModuleGetFunction", ctypes.byref(cls.function), module, b"spin 20000")
+        driver.need("cuLaunchKernel", cls.function, 1, 1, 1, 64, 1, 1, 0, None, None, None)
+
+
 class Tensor:
     def __init__(self, value: Any, *, count: int | None = None, size: int | None = None) -> None:
         self.value = value
@@ -65,6 +85,8 @@ class Tensor:
         return self.memory is not None
 
     def _made(self, value: Any) -> Tensor:
+        if self.on_card:
+            Kernels.launch(_Card.begun())
         return Tensor(
             numpy.asarray(value), size=max(1, numpy.asarray(value).nbytes) if self.on_card else None
         )
@@ -82,6 +104,8 @@ class Tensor:
         return other
 
     def __matmul__(self, other: Tensor) -> Tensor:
+        if self.value.shape[0] > LARGEST:  # nobody looks at the product of such
+            return self._made(self.value[:1, :1])
         return self._made(self.value @ self._other(other))
 
     def __mul__(self, other: Any) -> Tensor:
@@ -149,16 +173,21 @@ nn = types.SimpleNamespace(functional=types.SimpleNamespace(gelu=_gelu))
 
 
 class _Graph:
-    """Records by running once; replaying changes nothing of what was computed."""
+    """Records by running once, without its kernels; replaying launches these one by one, and changes nothing
+    of what was computed."""
+
+    def __init__(self) -> None:
+        self._kernels: list[int] = []
 
     def replay(self) -> None:
-        """The results stay."""
+        for _ in self._kernels:
+            Kernels.launch(_Card.begun())
 
     def __enter__(self) -> None:
-        """What follows is recorded."""
+        Kernels.replayed = self._kernels
 
     def __exit__(self, *_error: object) -> None:
-        """The end of what is recorded."""
+        Kernels.replayed = None
 
 
 def _mem_get_info() -> tuple[int, int]:
@@ -176,7 +205,7 @@ cuda = types.SimpleNamespace(
     get_device_properties=lambda card: types.SimpleNamespace(total_memory=_Card.begun().total(card)),
     set_device=lambda card: None,
     empty_cache=lambda: None,
-    synchronize=lambda: None,
+    synchronize=lambda: _Card.begun().need("cuCtxSynchronize"),
     CUDAGraph=_Graph,
     graph=lambda graph: graph,
     nccl=types.SimpleNamespace(version=lambda: (2, 28, 9), all_reduce=lambda tensors: None),
