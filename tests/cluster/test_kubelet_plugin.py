@@ -48,7 +48,7 @@ class Plugin(Release):
         self.own = own
 
     def slices(self) -> list[Object]:
-        return self.client.list(kinds.RESOURCE_SLICES, field_selector=f"spec.nodeName={NODE}")[0]
+        return self.client.list(kinds.RESOURCE_SLICES, field_selector=f"spec.nodeName={self.node}")[0]
 
     def phases(self) -> set[str]:
         """What its cards say of the driver."""

@@ -40,7 +40,8 @@ def graph(torch: Any) -> Callable[[], object]:
     act, made = small(torch), torch.cuda.CUDAGraph()
     with torch.cuda.graph(made):
         act()
-    return made.replay
+    replay: Callable[[], object] = made.replay
+    return replay
 
 
 LOADS = {"small": small, "gemm": gemm, "graph": graph}

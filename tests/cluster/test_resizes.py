@@ -1,0 +1,164 @@
+"""Shares that change while they run, on a real API server: koordra's controller and webhook as they are
+installed, the plugin with the rights of its ServiceAccount, and the region of the claim on its disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from koordra.api import kinds, objects
+from koordra.api.objects import Object
+from koordra.api.opaque.resize import ANNOTATION
+from koordra.errors import ApiError, NotFound
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
+from koordra.kubelet_plugin.isolation.limiter import usage
+from koordra.topology import presets
+from tests.cluster.installation import account_kubeconfig
+from tests.cluster.nodes import add_node, remove_node
+from tests.cluster.test_joint_allocation import request
+from tests.cluster.test_kubelet_plugin import Plugin
+from tests.cluster.waiting import eventually
+
+pytestmark = pytest.mark.cluster
+NODE = "koordra-test-resize"
+CLASS = "koordra-test-resize"
+GIB = 1 << 30
+
+
+def resizable() -> Object:
+    parameters = {
+        "apiVersion": "koordra.io/v1alpha1",
+        "kind": "GpuConfig",
+        "isolation": "limiter",
+        "coresPolicy": "Hard",
+        "resize": {"memory": {"min": "2Gi", "max": "40Gi"}, "cores": {"min": 5, "max": 50}},
+    }
+    expression = (
+        'device.driver == "koordra.io" && device.attributes["koordra.io"].type == "gpu" && '
+        'device.attributes["koordra.io"].allocator == "scheduler"'
+    )
+    return {
+        "metadata": {"name": CLASS},
+        "spec": {
+            "selectors": [{"cel": {"expression": expression}}],
+            "config": [{"opaque": {"driver": "koordra.io", "parameters": parameters}}],
+        },
+    }
+
+
+class Resized(Plugin):
+    node = NODE
+
+    def wish(self, claim: Object, text: str | None) -> None:
+        body = {"metadata": {"annotations": {ANNOTATION: text}}}
+        self.client.patch(kinds.RESOURCE_CLAIMS, objects.name(claim), body, namespace=self.namespace)
+
+    def card(self, claim: Object) -> usage.CardUse:
+        (found,) = self.folder.rglob(f"limiter/claims/{objects.uid(claim)}")
+        return usage.read(found).devices[0]
+
+    def condition(self, claim: Object, kind: str) -> Object:
+        status = objects.status_of(
+            self.client.get(kinds.RESOURCE_CLAIMS, objects.name(claim), namespace=self.namespace)
+        )
+        conditions = [one for entry in status.get("devices") or () for one in entry.get("conditions") or ()]
+        return next((one for one in conditions if one["type"] == kind), {})
+
+    def hold(self, claim: Object) -> Object | None:
+        owner = f"claim {self.namespace}/{objects.name(claim)}"
+        found = self.client.list(kinds.DEVICE_HOLDS, namespace=self.namespace)[0]
+        return next((one for one in found if one["spec"]["owner"] == owner), None)
+
+    def events(self, reason: str) -> list[str]:
+        found = self.client.list(kinds.EVENTS, namespace=self.namespace)[0]
+        return [one["message"] for one in found if one.get("reason") == reason]
+
+
+@pytest.fixture
+def plugin(client: KubeClient, kubeconfig: str, namespace: str) -> Iterator[Resized]:
+    remove_node(client, NODE)
+    node = add_node(client, NODE)
+    with suppress(NotFound):
+        client.delete(kinds.DEVICE_CLASSES, CLASS)
+    client.create(kinds.DEVICE_CLASSES, resizable())
+    with tempfile.TemporaryDirectory(prefix="k") as name:
+        folder = Path(name)
+        presets.write_machine(presets.load("hgx-h100"), folder / "machine", serial=NODE)
+        own = account_kubeconfig(
+            client, kubeconfig, folder / "own", account="koordra-kubelet-plugin", bound_to=node
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "koordra",
+            "kubelet-plugin",
+            "--node-name",
+            NODE,
+            "--kubeconfig",
+            own,
+        ]
+        places = ["--root", folder / "machine", "--kubelet-root", folder, "--cdi-dir", folder / "cdi"]
+        found = Resized(client, namespace, folder, new_client(str(own)))
+        with found.log.open("wb") as log:
+            process = subprocess.Popen([*command, *places, "--limiter-cores"], stderr=log)
+        try:
+            eventually(found.slices, f"the slices; see {found.log}")
+            asked = request("gpu", CLASS, memory="8Gi")
+            asked["exactly"]["capacity"]["requests"]["cores"] = "20"
+            found.template("share", [asked])
+            yield found
+            assert process.poll() is None, found.log.read_text()[-3000:]
+            assert "orbidden" not in found.log.read_text()
+        finally:
+            process.terminate()
+            process.wait(60)
+            found.remove_workloads()
+            remove_node(client, NODE)
+            client.delete(kinds.DEVICE_CLASSES, CLASS)
+
+
+def test_a_running_share_grows_and_shrinks(plugin: Resized) -> None:
+    (pod,) = plugin.replicas("web", 1)
+    claim = plugin.claim_of(pod)
+    plugin.call("NodePrepareResources", claim)
+    assert (plugin.card(claim).limit, plugin.card(claim).rate) == (8 * GIB, 2000)
+
+    with pytest.raises(ApiError, match="memory: 50Gi is asked for, the class allows 2Gi to 40Gi"):
+        plugin.wish(claim, json.dumps({"gpu": {"memory": "50Gi"}}))
+    assert plugin.hold(claim) is None
+
+    plugin.wish(claim, json.dumps({"gpu": {"memory": "12Gi", "cores": 30}}))
+    eventually(lambda: plugin.card(claim).limit == 12 * GIB, "the limit")
+    assert plugin.card(claim).rate == 3000
+    eventually(lambda: plugin.condition(claim, "Resized").get("status") == "True", "the condition")
+    assert (
+        "memory 12Gi (allocated 8Gi), cores 30% (allocated 20%)"
+        in plugin.condition(claim, "Resized")["message"]
+    )
+    (told,) = eventually(lambda: plugin.events("Resized"), "the Event")
+    assert "12Gi" in told
+    hold = plugin.hold(claim)
+    assert hold is not None
+    (held,) = hold["spec"]["seats"][0]["devices"]
+    assert held["consumedCapacity"] == {"cores": "10", "memory": "4Gi"}
+
+    plugin.wish(claim, json.dumps({"gpu": {"memory": "4Gi"}}))
+    eventually(lambda: plugin.card(claim).limit == 4 * GIB, "the lower limit")
+
+    def nothing_held() -> bool:
+        now = plugin.hold(claim)
+        return now is not None and not now["spec"]["seats"][0]["devices"]
+
+    eventually(nothing_held, "what was held is let go")
+    plugin.wish(claim, None)
+    eventually(lambda: plugin.card(claim).limit == 8 * GIB, "the allocation")
+    eventually(lambda: plugin.hold(claim) is None, "the hold's end")
+    eventually(lambda: not plugin.condition(claim, "Resized"), "the condition's end")
