@@ -31,7 +31,8 @@ FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 5.0
 
 Identity = tuple[int, int]
-"""Inode and time of change: a socket that is made again is another one."""
+"""Inode and when it was made: a socket that is made again is another one, whoever may use it then. Looking at
+when its rights changed would end the calls of a plugin that restricts its socket."""
 
 
 @dataclass(slots=True)
@@ -96,7 +97,7 @@ def _identity(path: Path) -> Identity | None:
         found = path.stat()
     except OSError:
         return None
-    return (found.st_ino, found.st_ctime_ns) if stat.S_ISSOCK(found.st_mode) else None
+    return (found.st_ino, found.st_mtime_ns) if stat.S_ISSOCK(found.st_mode) else None
 
 
 def _introduce(path: Path, known: _Socket, drivers: Drivers) -> None:

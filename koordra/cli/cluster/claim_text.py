@@ -80,8 +80,11 @@ def _last_words(entry: Fields) -> Iterator[str]:
 def last_word(entry: Fields, indent: int) -> Iterator[str]:
     """The controller's; that it allocated is seen, and what is told above is not told twice."""
     said = entry.get("controller")
-    told = [f"{one['reason']}:" in said and one["detail"] in said for one in entry.get("reasons", ()) if said]
-    if said and not any(told[:1]) and not said.startswith(f"{claim_events.ALLOCATED}:"):
+    if not said or said.startswith(f"{claim_events.ALLOCATED}:"):
+        return
+    waits = entry.get("waits") or ""
+    told = [f"{one['reason']}:" in said and one["detail"] in said for one in entry.get("reasons", ())]
+    if not any(told) and not (waits and waits.partition(": ")[2] in said):
         yield from wrapped(f"the controller said last: {said}", indent)
 
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from koordra.allocator.search.search import Search
 from koordra.allocator.search.solution import Outcome
 from koordra.api import objects
-from koordra.cli.cluster.claim_text import claim_text
+from koordra.cli.cluster.claim_text import claim_text, last_word
 from koordra.cli.cluster.explain import explain
 from koordra.cli.cluster.object_text import pod_text
 from koordra.compat.settings import Settings
@@ -28,7 +28,7 @@ from koordra.controller.allocation.writes import Writer
 from koordra.controller.explain.answer import answer
 from koordra.controller.explain.forecast.admission import admitted
 from koordra.controller.explain.leader_view import leader_view
-from koordra.controller.explain.question import Subject, question_of
+from koordra.controller.explain.question import Question, Subject, question_of
 from koordra.controller.quota.claim_usage import ClaimUsage
 from koordra.controller.quota.held_back import HeldBack
 from koordra.controller.quota.held_seats import HeldSeats
@@ -147,3 +147,15 @@ def test_what_a_person_reads(
 
 def test_there_are_forty_and_more() -> None:
     assert len(MANIFESTS) >= 40
+
+
+@pytest.mark.parametrize("stem", ["all-cards-in-use", "memory-beyond-every-card", "beyond-a-quota"])
+def test_what_the_controller_said_last_is_not_told_again(stem: str) -> None:
+    text = (MANIFESTS[0].parent / f"{stem}.yaml").read_text()
+    leader = Leader(header(text)[1], stored([one for one in yaml.safe_load_all(text) if one]))
+    (event,) = [one for one in leader.told if one.warning and one.about[0]["kind"] == "ResourceClaim"]
+    question = Question(Subject.CLAIM, "default", objects.name(event.about[0]))
+    entry = answer(leader_view(leader.reconciler), question)[Subject.CLAIM]
+    assert list(last_word({**entry, "controller": f"{event.reason}: {event.message}"}, 2)) == []
+    old = "Tainted: claim c: 2 nodes"
+    assert list(last_word({**entry, "controller": old}, 2)) == [f"  the controller said last: {old}"]
