@@ -2,8 +2,7 @@
 when they are applied.
 
 KOORDRA_EXAMPLES random cases, three without it; the first seed is KOORDRA_SEED. Everything of a case is there
-before any of it can be planned: its claims name a DeviceClass that is made last. Gangs are compared in
-process only.
+before any of it can be planned: its claims name a DeviceClass that is made last.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import pytest
 from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
+from koordra.cli.cluster.cluster_objects import Source, listed
 from koordra.cli.what_if.manifests import Assumed, what_if
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.fabrics import written_levels
@@ -41,10 +41,12 @@ CLASSES: Final = {"gpu.koordra.io": "gpu-case.koordra.io", "nic.koordra.io": "ni
 READ: Final = (
     *(kinds.NAMESPACES, kinds.NODES, kinds.RESOURCE_SLICES, kinds.DEVICE_CLASSES, kinds.DEVICE_TAINT_RULES),
     *(kinds.RESOURCE_CLAIM_TEMPLATES, kinds.RESOURCE_CLAIMS, kinds.DEVICE_HOLDS, kinds.PODS),
+    kinds.RESERVATIONS,
 )
 MADE: Final = {
     "ResourceClaimTemplate": kinds.RESOURCE_CLAIM_TEMPLATES,
     "ResourceClaim": kinds.RESOURCE_CLAIMS,
+    "Reservation": kinds.RESERVATIONS,
     "Pod": kinds.PODS,
 }
 
@@ -52,13 +54,13 @@ MADE: Final = {
 @pytest.fixture
 def classes(client: KubeClient, namespace: str) -> Iterator[list[Object]]:
     """As they are to be made, of the GPUs last."""
-    del namespace
     made = []
     for own, name in sorted(CLASSES.items(), reverse=True):
         spec = client.get(kinds.DEVICE_CLASSES, own)["spec"]
         made.append({**kinds.DEVICE_CLASSES.type_meta, "metadata": {"name": name}, "spec": spec})
     yield made
     _remove(client, made)
+    _give_up(client, namespace)
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + EXAMPLES))
@@ -66,7 +68,11 @@ def test_what_is_planned_is_what_is_done(
     client: KubeClient, namespace: str, classes: list[Object], seed: int
 ) -> None:
     wanted = wanted_of_nodes(seed, namespace, CLASSES, OF_THE_SUITE)
-    there = [{**kind.type_meta, **obj} for kind in READ for obj in client.list(kind)[0]]
+    there = [
+        {**kind.type_meta, **obj}
+        for kind, found in listed(client, [Source(kind, optional=True) for kind in READ]).items()
+        for obj in found
+    ]
     levels = written_levels(",".join(f"{level}={label}" for level, label in LEVELS.items()))
     said = what_if([*there, *classes, *wanted], Assumed(levels=levels), datetime.now(UTC)).plan()
     for obj in wanted:
@@ -128,6 +134,19 @@ def _allocations(client: KubeClient, namespace: str) -> dict[str, Object]:
 def _devices(allocation: Object) -> Any:
     """Without what depends on the claim's uid."""
     return [objects.without(one, "shareID") for one in allocation["devices"]["results"]]
+
+
+def _give_up(client: KubeClient, namespace: str) -> None:
+    """What is reserved, and what is held for gangs that ended otherwise than by the end of a job."""
+
+    def left(kind: Kind) -> list[Object]:
+        return client.list(kind, namespace=namespace)[0]
+
+    for kind in (kinds.RESERVATIONS, kinds.DEVICE_HOLDS):
+        for one in left(kind):
+            with suppress(NotFound):
+                client.delete(kind, objects.name(one), namespace=namespace)
+        eventually(lambda kind=kind: not left(kind), f"the end of {kind.plural}")  # type: ignore[misc]
 
 
 def _remove(client: KubeClient, made: Sequence[Object]) -> None:

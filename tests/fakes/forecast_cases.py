@@ -49,7 +49,8 @@ def wanted_of_nodes(
     """For a cluster with two nodes of eight cards and NICs, which have these labels. Claims name classes in
     the place of koordra's, and pods are called in the order in which they are planned."""
     draw = _Draw(random.Random(f"forecast of nodes {seed}"))
-    kinds = (draw.large, draw.large, draw.plain, draw.plain, draw.shared, draw.immediate)
+    alone = (draw.large, draw.large, draw.plain, draw.plain, draw.shared, draw.immediate)
+    kinds = (*alone, draw.gang, draw.gang, draw.reservation)
     found = [obj for _ in range(draw.chance.randint(2, 6)) for obj in draw.chance.choice(kinds)()]
     for obj in found:
         obj["metadata"]["namespace"] = namespace
@@ -60,9 +61,13 @@ def wanted_of_nodes(
             spec["containers"][0]["image"] = "busybox"
             spec["schedulingGates"] = [{"name": names.JOINT_GATE}]
             continue
-        devices = spec["spec"]["devices"] if obj["kind"] == "ResourceClaimTemplate" else spec["devices"]
-        for one in devices["requests"]:
-            one["exactly"]["deviceClassName"] = classes[one["exactly"]["deviceClassName"]]
+        if obj["kind"] == "Reservation":
+            spec.pop("priority", None)  # above 0 it takes a right
+            spec["nodeSelector"] = dict(labels)
+        of = {"ResourceClaimTemplate": [spec.get("spec")], "Reservation": spec.get("claims")}
+        for asked in of.get(obj["kind"]) or [spec]:
+            for one in asked["devices"]["requests"]:
+                one["exactly"]["deviceClassName"] = classes[one["exactly"]["deviceClassName"]]
     return sorted(found, key=lambda one: (one["kind"] == "Pod", one["metadata"]["name"]))
 
 

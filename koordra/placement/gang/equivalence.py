@@ -74,7 +74,8 @@ class MemberClass:
 
 
 def classes_of(members: Sequence[NewMember], engine: Engine) -> list[MemberClass]:
-    """The classes by what they ask, so that order of input does not matter.
+    """The classes by what they ask of devices, then by their first members, so that neither the order of
+    input matters nor what an API server adds to pods.
 
     Raises ClaimRefused for a claim that can be placed nowhere by anybody."""
     found: dict[Hashable, list[tuple[NewMember, ResolvedGroup]]] = {}
@@ -84,7 +85,7 @@ def classes_of(members: Sequence[NewMember], engine: Engine) -> list[MemberClass
         found.setdefault(key, []).append((member, resolved))
     devices: dict[Hashable, RequestClass] = {}
     classes = []
-    for own in sorted(found.values(), key=lambda own: _asks(own[0][1])):
+    for own in sorted(found.values(), key=lambda own: (_asks(own[0][1]), member_order(own[0][0]))):
         first, resolved = own[0]
         classes.append(
             MemberClass(
@@ -97,17 +98,16 @@ def classes_of(members: Sequence[NewMember], engine: Engine) -> list[MemberClass
     return classes
 
 
-def _asks(resolved: ResolvedGroup) -> tuple[bool, list[tuple[bool, str, Requests]], str]:
-    """What is asked, without names. Who asks for no devices comes first; claims with a configuration, which
-    are bound to more, come before those without, and claims for several kinds of devices before those for
-    one."""
+def _asks(resolved: ResolvedGroup) -> tuple[bool, list[tuple[bool, str, Requests]]]:
+    """What is asked of devices. Who asks for none comes first; claims with a configuration, which are bound
+    to more, come before those without, and claims for several kinds of devices before those for one."""
     found = []
     for asked in resolved.asked:
         config = [entry.raw for entry in asked.claim.config]
         first = [request.alternatives[0] for request in asked.requests]
         requests: Requests = [(0, wanted.spec.count, wanted.device_class.name) for wanted in first]
         found.append((not config, json.dumps(config, sort_keys=True, default=str), [*requests, (1, 0, "")]))
-    return bool(found), found, repr(resolved.key)
+    return bool(found), found
 
 
 def member_order(member: NewMember) -> tuple[object, ...]:
