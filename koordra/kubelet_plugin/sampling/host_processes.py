@@ -87,6 +87,7 @@ class HostProcesses:
         self._last_caller = last_caller
         self._held_by = held_by
         self._known: dict[int, _Known] = {}
+        self._forget_at = clock() + KEPT_FOR / 2
 
     @property
     def all_seen(self) -> bool:
@@ -109,9 +110,10 @@ class HostProcesses:
                     known.asked = now
                     found[pid] = known.process
                     continue
-                started = start_time(pid, proc=self._proc)
-                if started is None:
+                state = _state(self._proc / str(pid))
+                if state is None:
                     continue
+                started, has_memory = state
                 if known is not None and known.process.started != started:
                     known = None
                 process = known.process if known else None
@@ -119,9 +121,12 @@ class HostProcesses:
                     places = self._places() if places is None else places
                     process = self._look_up(pid, started, places)
                 if process is not None:
-                    found[pid] = replace(process, ending=_with_memory(self._proc / str(pid)) is None)
+                    ending = not has_memory and _with_memory(self._proc / str(pid)) is None
+                    found[pid] = process if process.ending == ending else replace(process, ending=ending)
                     self._known[pid] = _Known(found[pid], known.first_seen if known else now, now, now)
-            self._known = {pid: each for pid, each in self._known.items() if now - each.asked < KEPT_FOR}
+            if now >= self._forget_at:
+                self._forget_at = now + KEPT_FOR / 2
+                self._known = {pid: each for pid, each in self._known.items() if now - each.asked < KEPT_FOR}
             return found
 
     def ended(self, pid: int) -> Process | None:
@@ -199,25 +204,28 @@ def container_in(cgroup: str) -> str:
 
 def start_time(pid: int, *, proc: Path = Path("/proc")) -> int | None:
     """When the process started, in the kernel's ticks; None for one that is gone."""
-    return _stat(proc / str(pid), _STARTED)
+    state = _state(proc / str(pid))
+    return state[0] if state else None
 
 
 def _with_memory(process: Path) -> Path | None:
     """The process, or a thread of it where the first one has ended; None where nothing of it has memory any
     more."""
-    if _stat(process, _MEMORY):
-        return process
     try:
-        threads = sorted((process / "task").iterdir())
+        for thread in (process, *sorted((process / "task").iterdir())):
+            state = _state(thread)
+            if state and state[1]:
+                return thread
     except OSError:
         return None
-    return next((thread for thread in threads if _stat(thread, _MEMORY)), None)
+    return None
 
 
-def _stat(folder: Path, field: int) -> int | None:
-    """A number of `stat`, counted from the state; the name before it may hold anything."""
+def _state(folder: Path) -> tuple[int, bool] | None:
+    """When it started, and whether it has memory, by `stat`; the name in there may hold anything."""
     try:
-        return int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[field])
+        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return int(fields[_STARTED]), fields[_MEMORY] != "0"
     except (OSError, ValueError, IndexError):
         return None
 

@@ -4,9 +4,9 @@
     every BRISK, of cards    how long kernels ran: the limiter tells each claim what it has really had, by
     with enforced shares     which the launches of the next second are paced (isolation/limiter/seen_time)
 
-Each is one question a card. A sampling takes LOAD of one processor's time at most: after a slow one (a
-thousand processes, a driver that is slow to answer) the pause is as much longer. Where NVML cannot be used,
-that is logged once, and ports are sampled alone.
+Each is one question a card. Sampling takes LOAD of one processor's time at most, and WAIT of the time that
+passes: after one of a thousand processes, or by a driver that is slow to answer, the pause is as much longer.
+Where NVML cannot be used, that is logged once, and ports are sampled alone.
 
 `last` is what everybody else in this process reads of use. The limiter's comparison needs lists that are
 newer than the ledger that it compares them with, and asks for them here (`processes`); they are not asked for
@@ -35,8 +35,10 @@ from koordra.process.wakeable import Pause, Wakeable
 from koordra.topology.machine import Machine
 
 PERIOD: Final = 5.0
-BRISK: Final = 0.1
+BRISK: Final = 0.15
+"""A little less than the shortest period of a driver."""
 LOAD: Final = 0.01
+WAIT: Final = 0.2
 LONGEST: Final = 30.0
 _AS_JUST_NOW: Final = 1.0
 
@@ -69,10 +71,11 @@ class NodeSampler(Wakeable):
         metrics: Metrics,
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
+        spent: Callable[[], float] = time.thread_time,
     ) -> None:
         super().__init__()
         self._nvml, self._owners, self._machine, self._granted = nvml, processes, machine, granted
-        self._root, self._clock = root, clock
+        self._root, self._clock, self._spent = root, clock, spent
         self.timed: Callable[[], Collection[str]] = tuple
         self.on_time: Callable[[str, SeenTime, Mapping[int, Process]], None] = lambda *_: None
         self.last = Sample()
@@ -94,7 +97,7 @@ class NodeSampler(Wakeable):
         return found
 
     def step(self) -> Pause:
-        began = self._clock()
+        began, spent = self._clock(), self._spent()
         full = began >= self._full_at
         timed = frozenset(self.timed())
         if full:
@@ -106,10 +109,11 @@ class NodeSampler(Wakeable):
             self._see_time(timed)
         ended = self._clock()
         self._seconds.labels("all" if full else "device_time").observe(ended - began)
-        return self._pause(took=ended - began, timed=bool(timed) and not self._blind)
+        rest = max((self._spent() - spent) / LOAD, (ended - began) / WAIT)
+        return self._pause(min(rest, LONGEST), timed=bool(timed) and not self._blind)
 
-    def _pause(self, *, took: float, timed: bool) -> Pause:
-        least = max(BRISK, min(took / LOAD, LONGEST))
+    def _pause(self, rest: float, *, timed: bool) -> Pause:
+        least = max(BRISK, rest)
         due = max(self._full_at - self._clock(), 0.0)
         return Pause(least, max(least, BRISK if timed else due))
 

@@ -233,14 +233,46 @@ def write_lent(folder: Path, index: int, *, lent: int, until: int, neighbours: i
         _put(policy, at + NEIGHBOURS, _word(policy, at + NEIGHBOURS) >> 32 << 32 | neighbours)
 
 
-def write_seen_time(folder: Path, index: int, *, device_time: int, until: int) -> None:
-    """Set how long the node has seen the claim's kernels on its GPU number `index`, in ns, and until when, in
-    ns of a clock of its choice. `device_time` smaller than before says that it has begun anew. Raises
-    OSError."""
-    with _written(folder) as policy:
+class PolicyFile:
+    """A claim's policy, kept mapped by who writes it several times a second. Raises OSError where it is not
+    there, NodeError for one of another version."""
+
+    def __init__(self, folder: Path) -> None:
+        with (folder / "policy").open("r+b") as file:
+            found = os.fstat(file.fileno())
+            self.file = _identity(found)
+            head = struct.unpack("=QII", file.read(16).ljust(16, b"\0"))
+            if found.st_size < POLICY_BYTES or head != (POLICY_MAGIC, VERSION, POLICY_BYTES):
+                raise NodeError(f"{folder / 'policy'}: not a region of version {VERSION}")
+            self._policy = mmap.mmap(file.fileno(), POLICY_BYTES)
+
+    def rates(self) -> list[tuple[str, int]]:
+        """The claim's GPUs by UUID, in order, and the rate of each."""
+        count = min(struct.unpack_from("=I", self._policy, DEVICE_COUNT)[0], DEVICES_MAX)
+        devices = (DEVICE.unpack_from(self._policy, device_at(index)) for index in range(count))
+        return [(uuid_text(raw), rate) for raw, _, _, _, _, _, rate, *_ in devices]
+
+    def is_of(self, folder: Path) -> bool:
+        """Whether that is where the policy is: it may be gone, and another made."""
+        try:
+            return _identity((folder / "policy").stat()) == self.file
+        except OSError:
+            return False
+
+    def write_seen_time(self, index: int, *, device_time: int, until: int) -> None:
+        """Set how long the node has seen the claim's kernels on its GPU number `index`, in ns, and until
+        when, in ns of a clock of its choice. `device_time` smaller than before says that it has begun
+        anew."""
         at = device_at(index)
-        _put(policy, at + DEVICE_TIME, device_time)
-        _put(policy, at + SEEN_UNTIL, until)
+        _put(self._policy, at + DEVICE_TIME, device_time)
+        _put(self._policy, at + SEEN_UNTIL, until)
+
+    def close(self) -> None:
+        self._policy.close()
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def write_outside(folder: Path, count: int) -> None:

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.isolation.limiter import region
-from koordra.kubelet_plugin.isolation.limiter.usage import read_policy
+from koordra.kubelet_plugin.isolation.limiter.region import PolicyFile
 from koordra.kubelet_plugin.sampling.device_time import SeenTime
 from koordra.kubelet_plugin.sampling.host_processes import Process
 
@@ -44,6 +43,7 @@ class SeenTimes:
         self._claims = claims
         self._clock = clock
         self._looked_at = -LOOKED_UP
+        self._policies: dict[str, PolicyFile] = {}
         self._shares: dict[str, tuple[_Share, ...]] = {}
         self._told: dict[_Share, int] = {}
 
@@ -51,10 +51,33 @@ class SeenTimes:
         """Those of which a claim has an enforced part."""
         now = self._clock()
         if now - self._looked_at >= LOOKED_UP:
-            self._looked_at, self._shares = now, _shares(self._claims)
-            known = {share for of in self._shares.values() for share in of}
-            self._told = {share: ns for share, ns in self._told.items() if share in known}
+            self._looked_at = now
+            self._look_up()
         return self._shares.keys()
+
+    def _look_up(self) -> None:
+        shares = defaultdict[str, list[_Share]](list)
+        policies: dict[str, PolicyFile] = {}
+        for folder in sorted(self._claims.iterdir()) if self._claims.is_dir() else ():
+            known = self._policies.get(folder.name)
+            try:
+                policy = known if known is not None and known.is_of(folder) else PolicyFile(folder)
+            except (OSError, NodeError):  # it comes, goes, or is another koordra's
+                continue
+            policies[folder.name] = policy
+            for at, (uuid, rate) in enumerate(policy.rates()):
+                if rate:
+                    shares[uuid].append(_Share(folder.name, at))
+        kept = {share for of in shares.values() for share in of}
+        self._told = {
+            share: ns
+            for share, ns in self._told.items()
+            if share in kept and policies[share.claim] is self._policies.get(share.claim)
+        }
+        for claim, policy in self._policies.items():
+            if policies.get(claim) is not policy:
+                policy.close()
+        self._policies, self._shares = policies, {uuid: tuple(of) for uuid, of in shares.items()}
 
     def tell(self, uuid: str, seen: SeenTime, owners: Mapping[int, Process]) -> None:
         shares = self._shares.get(uuid, ())
@@ -69,25 +92,6 @@ class SeenTimes:
         for share in shares:
             anew = seen.began or share not in self._told or share.claim in mixed
             self._told[share] = 0 if anew else self._told[share] + ns[share.claim]
-            try:
-                region.write_seen_time(
-                    self._claims / share.claim,
-                    share.at,
-                    device_time=self._told[share],
-                    until=seen.until,
-                )
-            except OSError:  # it is being taken away
-                continue
-
-
-def _shares(claims: Path) -> dict[str, tuple[_Share, ...]]:
-    found = defaultdict[str, list[_Share]](list)
-    for folder in sorted(claims.iterdir()) if claims.is_dir() else ():
-        try:
-            policy = read_policy(folder)
-        except (OSError, NodeError):
-            continue
-        for index, (raw, _, _, _, _, _, rate, *_) in enumerate(policy):
-            if rate:
-                found[region.uuid_text(raw)].append(_Share(folder.name, index))
-    return {uuid: tuple(shares) for uuid, shares in found.items()}
+            self._policies[share.claim].write_seen_time(
+                share.at, device_time=self._told[share], until=seen.until
+            )

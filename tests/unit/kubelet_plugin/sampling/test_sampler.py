@@ -17,7 +17,7 @@ from koordra.kubelet_plugin.publish.devices import mig_devices
 from koordra.kubelet_plugin.sampling import use
 from koordra.kubelet_plugin.sampling.host_processes import HostProcesses, Process
 from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses, CardState, NvmlCards, Utilisation
-from koordra.kubelet_plugin.sampling.sampler import BRISK, LOAD, LONGEST, PERIOD, NodeSampler
+from koordra.kubelet_plugin.sampling.sampler import BRISK, LOAD, LONGEST, PERIOD, WAIT, NodeSampler
 from koordra.kubelet_plugin.sampling.use import Sample
 from koordra.metrics import Metrics
 from koordra.node_state.granted_claims import ContainerName, GrantedContainer, GrantedContainers
@@ -102,6 +102,9 @@ class Node:
     cards: Cards
     proc: Proc
     metrics: Metrics = field(default_factory=Metrics)
+    busy: float = 0.0
+    """Seconds of a processor that pass between two questions for them."""
+    spent: float = 0.0
     sampler: NodeSampler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -124,7 +127,12 @@ class Node:
             metrics=self.metrics,
             root=self.folder,
             clock=lambda: self.cards.now,
+            spent=self._spend,
         )
+
+    def _spend(self) -> float:
+        self.spent += self.busy
+        return self.spent
 
     def grant(self, container: str, *devices: str, name: str = "train") -> None:
         held = tuple(GrantedDevice("team", "claim", UID, device, "gpu", None) for device in devices)
@@ -232,11 +240,13 @@ def test_lists_that_the_limiter_has_asked_for_are_not_asked_for_again(node: Node
 
 
 @pytest.mark.parametrize("takes", [0.0, 0.001, 0.05, 10.0])
-def test_sampling_takes_a_part_of_a_processor_however_slow_the_driver(node: Node, takes: float) -> None:
+@pytest.mark.parametrize("busy", [0.0, 0.001, 0.02, 5.0])
+def test_sampling_takes_a_part_of_a_processor_and_of_the_time(node: Node, takes: float, busy: float) -> None:
     node.sampler.timed = lambda: (uuid(node),)
-    node.cards.takes = takes
+    node.cards.takes, node.busy = takes, busy
     pause = node.sampler.step()
-    assert min(3 * takes / LOAD, LONGEST) <= pause.at_least <= max(BRISK, min(3 * takes / LOAD, LONGEST))
+    rest = min(max(busy / LOAD, 3 * takes / WAIT), LONGEST)
+    assert pause.at_least == pytest.approx(max(BRISK, rest))
 
 
 def test_without_nvml_ports_are_sampled_alone(node: Node) -> None:
