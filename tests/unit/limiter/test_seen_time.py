@@ -15,7 +15,7 @@ import pytest
 from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter.region import TimeShare
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, read_all, verdicts
-from koordra.kubelet_plugin.isolation.limiter.seen_time import SeenTimes
+from koordra.kubelet_plugin.isolation.limiter.seen_time import LOOKED_UP, SeenTimes
 from koordra.kubelet_plugin.isolation.limiter.usage import read_policy
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.kubelet_plugin.sampling.device_time import SeenTime
@@ -313,3 +313,37 @@ def test_a_region_that_is_taken_away_harms_no_other(tmp_path: Path) -> None:
     (tmp_path / "a" / "policy").unlink()
     told(tmp_path, SeenTime(200, {2: 5}), {2: ("b",)}, times)
     assert words(tmp_path, "b") == (5, 200)
+
+
+def test_a_claim_that_is_made_anew_is_told_in_its_new_region(tmp_path: Path) -> None:
+    now = [0.0]
+    share(tmp_path, "a")
+    times = SeenTimes(tmp_path, clock=lambda: now[0])
+    for until in (100, 200):
+        told(tmp_path, SeenTime(until, {1: 5}), {1: ("a",)}, times)
+    assert words(tmp_path, "a") == (5, 200)
+    for name in region.FILES:
+        (tmp_path / "a" / name).unlink(missing_ok=True)
+    told(tmp_path, SeenTime(300, {1: 5}), {1: ("a",)}, times)
+    share(tmp_path, "a")
+    now[0] = LOOKED_UP
+    told(tmp_path, SeenTime(400, {1: 5}), {1: ("a",)}, times)
+    assert words(tmp_path, "a") == (0, 400), "and counting begins anew"
+    told(tmp_path, SeenTime(500, {1: 5}), {1: ("a",)}, times)
+    assert words(tmp_path, "a") == (5, 500)
+
+
+@pytest.mark.parametrize("damage", ["cut", "other version", "empty"])
+def test_a_region_of_another_koordra_is_left_alone(tmp_path: Path, damage: str) -> None:
+    share(tmp_path, "a")
+    share(tmp_path, "b")
+    policy = tmp_path / "a" / "policy"
+    if damage == "other version":
+        policy.write_bytes(policy.read_bytes()[:8] + b"\2" + policy.read_bytes()[9:])
+    else:
+        os.truncate(policy, 100 if damage == "cut" else 0)
+    before = policy.read_bytes()
+    times = SeenTimes(tmp_path)
+    told(tmp_path, SeenTime(100, began=True), {1: ("a",), 2: ("b",)}, times)
+    assert policy.read_bytes() == before
+    assert words(tmp_path, "b") == (0, 100)
