@@ -76,6 +76,7 @@ from koordra.kubelet_plugin.publish.node_slices import NodeChanges, node_slices
 from koordra.kubelet_plugin.publish.peers_on_node import peers_on_node
 from koordra.kubelet_plugin.publish.publisher import Publisher
 from koordra.kubelet_plugin.sampling.nvml_cards import NvmlCards
+from koordra.kubelet_plugin.sampling.port_reader import PortReader
 from koordra.kubelet_plugin.sampling.sampler import NodeSampler
 from koordra.kubelet_plugin.settings import Settings
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter
@@ -139,9 +140,8 @@ class Driver:
         self._guarded = DeviceGuardFile(paths.guarded, node=settings.node, disk=disk)
         self._networks = PodNetworks(paths.state, disk=disk, sys=paths.root / "sys")
         granted, cards = GrantedContainers(paths.state), NvmlCards(self._nvml)
-        sampler = partial(
-            NodeSampler, cards, machine=machine, granted=granted, metrics=metrics, root=paths.root
-        )
+        ports = PortReader(paths.root, attached=self._networks.attached)
+        sampler = partial(NodeSampler, cards, machine=machine, granted=granted, metrics=metrics, ports=ports)
         self._limiter = limiter = NodeLimiter(
             paths.state,
             machine=machine,

@@ -4,7 +4,8 @@ sampler          when what is read; the last sample, which everybody in this pro
 nvml_cards       what NVML says of cards: processes, their utilisation, the card's state
 host_processes   whose a process of the host is: its container and its claims
 device_time      how long each process's kernels ran, by the driver's samples. Pure
-nic_counters     what the ports of RDMA devices count
+nic_counters     what the ports of RDMA devices count. Pure but for the reading of one sysfs
+port_reader      the ports of devices on the host and in pods
 use              a sample: use by card, container and port, and who is on a card that nobody gave it. Pure
 use_metrics      that for Prometheus
 

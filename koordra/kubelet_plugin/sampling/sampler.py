@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from pathlib import Path
 from typing import Final
 
 from koordra.errors import NodeError
@@ -26,6 +25,7 @@ from koordra.kubelet_plugin.sampling.device_time import CardClock, SeenTime, see
 from koordra.kubelet_plugin.sampling.host_processes import HostProcesses, Process
 from koordra.kubelet_plugin.sampling.nic_counters import Port, PortCounters
 from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses, NvmlCards
+from koordra.kubelet_plugin.sampling.port_reader import PortReader
 from koordra.kubelet_plugin.sampling.use import Sample
 from koordra.kubelet_plugin.sampling.use_metrics import UseMetrics
 from koordra.logs import get_logger
@@ -55,7 +55,7 @@ log = get_logger(__name__)
 
 
 class NodeSampler(Wakeable):
-    """`root` stands for `/`. `timed`: cards whose device time is wanted promptly; `on_time` is told what was
+    """`timed`: cards whose device time is wanted promptly; `on_time` is told what was
     seen of any card, with whose the pids are. All state belongs to the thread of `run`, or to the caller of
     `step`; `processes` and `last` are for any."""
 
@@ -69,13 +69,13 @@ class NodeSampler(Wakeable):
         machine: Callable[[], Machine],
         granted: GrantedContainers,
         metrics: Metrics,
-        root: Path = Path("/"),
+        ports: PortReader,
         clock: Callable[[], float] = time.monotonic,
         spent: Callable[[], float] = time.thread_time,
     ) -> None:
         super().__init__()
         self._nvml, self._owners, self._machine, self._granted = nvml, processes, machine, granted
-        self._root, self._clock, self._spent = root, clock, spent
+        self._read_ports, self._clock, self._spent = ports.read, clock, spent
         self.timed: Callable[[], Collection[str]] = tuple
         self.on_time: Callable[[str, SeenTime, Mapping[int, Process]], None] = lambda *_: None
         self.last = Sample()
@@ -170,7 +170,7 @@ class NodeSampler(Wakeable):
         owners = self._owners.find(pids, within=_AS_JUST_NOW) if self._owners.all_seen else {}
         machine = self._machine()
         ports = use.ports_of(machine, granted)
-        read = nic_counters.read_ports(self._root, ports)
+        read = self._read_ports({port: of.device for port, of in ports.items()})
         counted = {port: values for port, values in self.last.ports.items() if port in ports}
         totals = nic_counters.totals(counted, self._ports, read)
         self._ports = {port: each for port, each in (self._ports | read).items() if port in ports}

@@ -21,6 +21,7 @@ from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.kubelet_plugin.sampling.device_time import SeenTime
 from koordra.kubelet_plugin.sampling.host_processes import HostProcesses, Process
 from koordra.kubelet_plugin.sampling.nvml_cards import NvmlCards
+from koordra.kubelet_plugin.sampling.port_reader import PortReader
 from koordra.kubelet_plugin.sampling.sampler import NodeSampler
 from koordra.metrics import Metrics
 from koordra.node_state.granted_claims import GrantedContainers
@@ -62,7 +63,7 @@ class Node:
             machine=lambda: machine,
             granted=GrantedContainers(self.nvml.folder),
             metrics=Metrics(),
-            root=self.nvml.folder,
+            ports=PortReader(self.nvml.folder),
             clock=self.clock,
             spent=lambda: 0.0,
         )

@@ -17,6 +17,7 @@ from koordra.kubelet_plugin.publish.devices import mig_devices
 from koordra.kubelet_plugin.sampling import use
 from koordra.kubelet_plugin.sampling.host_processes import HostProcesses, Process
 from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses, CardState, NvmlCards, Utilisation
+from koordra.kubelet_plugin.sampling.port_reader import PortReader
 from koordra.kubelet_plugin.sampling.sampler import BRISK, LOAD, LONGEST, PERIOD, WAIT, NodeSampler
 from koordra.kubelet_plugin.sampling.use import Sample
 from koordra.metrics import Metrics
@@ -125,7 +126,7 @@ class Node:
             machine=lambda: self.machine,
             granted=granted,
             metrics=self.metrics,
-            root=self.folder,
+            ports=PortReader(self.folder),
             clock=lambda: self.cards.now,
             spent=self._spend,
         )
