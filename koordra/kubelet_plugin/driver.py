@@ -139,9 +139,15 @@ class Driver:
         self._metrics = PluginMetrics(metrics)
         self._guarded = DeviceGuardFile(paths.guarded, node=settings.node, disk=disk)
         self._networks = PodNetworks(paths.state, disk=disk, sys=paths.root / "sys")
-        granted, cards = GrantedContainers(paths.state), NvmlCards(self._nvml)
-        ports = PortReader(paths.root, attached=self._networks.attached)
-        sampler = partial(NodeSampler, cards, machine=machine, granted=granted, metrics=metrics, ports=ports)
+        granted = GrantedContainers(paths.state)
+        sampler = partial(
+            NodeSampler,
+            NvmlCards(self._nvml),
+            machine=machine,
+            granted=granted,
+            metrics=metrics,
+            ports=PortReader(paths.root, attached=self._networks.attached),
+        )
         self._limiter = limiter = NodeLimiter(
             paths.state,
             machine=machine,
