@@ -296,8 +296,12 @@ class GangWorld(World):
         super().claim_controller()
         self.collect_garbage()
 
+    def owners(self) -> set[str]:
+        """Uids of those who may own a hold."""
+        return {job.uid for job in self.jobs.values()}
+
     def collect_garbage(self) -> None:
-        living = {job.uid for job in self.jobs.values()}
+        living = self.owners()
         for hold in list(self.api.table(DEVICE_HOLDS).values()):
             owners = {owner["uid"] for owner in hold["metadata"]["ownerReferences"]}
             if not owners & living:
@@ -442,6 +446,7 @@ class GangWorld(World):
         return [
             (seat["name"].partition("/")[0], seat)
             for hold in self.api.table(DEVICE_HOLDS).values()
+            if hold["spec"]["owner"].startswith("gang ")
             for seat in hold["spec"]["seats"]
         ]
 
@@ -494,10 +499,13 @@ class GangWorld(World):
             if is_over or (kept.lost is not None and self.now >= kept.lost + HOLD - _ROUNDING):
                 del self.kept[key]
 
-    def check_taker(self, claim: Object, claims: dict[str, Object]) -> None:
+    def pod_of(self, claim: Object) -> Object | None:
         name, history = claim["metadata"]["name"], self.api.history.get(PODS.plural, ())
         known = chain(self.pods(), (obj for _, _, obj in reversed(history)))  # its pod may be gone
-        pod = next((pod for pod in known if name in (self.names_of(pod) or ())), None)
+        return next((pod for pod in known if name in (self.names_of(pod) or ())), None)
+
+    def check_taker(self, claim: Object, claims: dict[str, Object]) -> None:
+        pod = self.pod_of(claim)
         who = ("", "") if pod is None else self.seat_of(pod)
         mine = use_of([claim])
         if who in self.kept and self.kept[who].lost is not None and mine != self.kept[who].cards:

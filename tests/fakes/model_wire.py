@@ -37,6 +37,7 @@ from koordra.api.kinds import (
     NODES,
     POD_DISRUPTION_BUDGETS,
     PODS,
+    RESERVATIONS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Kind,
@@ -58,6 +59,7 @@ SERVED = {
         EVENTS,
         DEVICE_HOLDS,
         POD_DISRUPTION_BUDGETS,
+        RESERVATIONS,
     )
 }
 AWAY = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 403: "Forbidden"}

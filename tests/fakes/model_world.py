@@ -45,6 +45,7 @@ from koordra.api.kinds import (
     LEASES,
     NODES,
     PODS,
+    RESERVATIONS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Kind,
@@ -155,6 +156,7 @@ class Informers:
             claims=found[RESOURCE_CLAIMS.plural],
             pods=found[PODS.plural],
             holds=found.get(DEVICE_HOLDS.plural, ()),
+            reservations=found.get(RESERVATIONS.plural, ()),
         )
 
     def _tell(self, kind: Kind, event: str, obj: Object) -> None:

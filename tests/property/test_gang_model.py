@@ -13,6 +13,7 @@ import pytest
 
 from tests.fakes.gang_world import GangWorld
 from tests.fakes.model_planner import plan_model
+from tests.fakes.reserved_world import ReservedWorld
 from tests.long import mostly_long
 
 SCHEDULES = 250
@@ -23,7 +24,7 @@ SEED = os.environ.get("KOORDRA_SEED")
 
 
 def one_schedule(seed: int) -> GangWorld:
-    world = GangWorld(seed, plan_model)
+    world = (ReservedWorld if seed % 7 == 4 else GangWorld)(seed, plan_model)
     try:
         world.run(STEPS)
         world.become_quiet()

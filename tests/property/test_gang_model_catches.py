@@ -21,6 +21,7 @@ from koordra.controller.gangs.seats import device_holds
 from koordra.controller.gangs.seats.device_holds import DeviceHolds
 from koordra.controller.gangs.seats.recorded import renewed
 from koordra.placement.gang import kept_seats, place
+from koordra.placement.holders import reserved_seats
 from tests.property.test_gang_model import one_schedule
 
 MOST = 1500
@@ -131,6 +132,11 @@ def all_but_one(gang: Gang) -> Any:
     return gang.committed[1:]
 
 
+def of_whomever(*_given: Any) -> bool:
+    """What is reserved is anybody's."""
+    return True
+
+
 Patch = tuple[object, str, Any]
 
 FROM = {
@@ -139,6 +145,7 @@ FROM = {
     "keeps what was cut off": 20,
     "gives ranks twice": 340,
     "whoever runs starts the gang": 9_002_307,
+    "reserves for whomever comes": 53,
 }
 """Where to begin the search, so that it is short; a model that draws otherwise only makes it longer."""
 
@@ -161,6 +168,7 @@ BROKEN: dict[str, list[Patch]] = {
     ],
     "starts all roles at once": [(phase, "_startable", starts_all_at_once)],
     "makes room with all but one": [(eviction, "beyond_least", all_but_one)],
+    "reserves for whomever comes": [(reserved_seats, "owns", of_whomever)],
     "tells at the start alone": [(LiveFiles, "sync", tells_at_the_start_alone)],
     "whoever runs starts the gang": [(Member, "commits", property(whoever_runs))],
     "leaves gates behind": [(phase, "status_of", never_lifts_again)],
