@@ -63,8 +63,7 @@ GOES_ON: Final = 1.0
 SELECTORS: Final = 500_000
 """Units of CEL that a group's selectors may cost in one pass: a second or two at most."""
 MOST_STEPS: Final = 40_000
-"""Steps that one gang may cost in one pass, two shares of a namespace; beyond that it is undecided. Of a
-group no further pod is tried alone."""
+"""Of one gang in a pass, two shares of a namespace. Beyond: undecided, and no pod of a group tried alone."""
 UNTIL_THE_BASIS_CHANGES: Final = inf
 _PAUSES: Final = {
     WriteOutcome.GONE: CONFLICT_PAUSE * 50,

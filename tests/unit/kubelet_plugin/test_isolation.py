@@ -13,7 +13,7 @@ from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin import isolation
-from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ContainerEdits
 from koordra.kubelet_plugin.isolation import Share
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
@@ -346,3 +346,32 @@ def test_third_parties_register_by_entry_point(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(vendor.backend, RecordingBackend)
     assert isinstance(found["none"], isolation.NoIsolation)
     assert sorted(found) == ["none", "vendor"]
+
+
+def test_what_a_running_claim_has_beyond_its_allocation_is_nobody_elses(node: PluginNode) -> None:
+    """Also where its object is gone, and with it what was held for it."""
+    backend = RecordingBackend()
+
+    def grown(record: ClaimRecord) -> ClaimRecord:
+        devices = [
+            replace(one, consumed=tuple(sorted({**dict(one.consumed), "memory": "60Gi"}.items())))
+            for one in record.devices
+        ]
+        return replace(record, devices=tuple(devices))
+
+    state = DeviceState(
+        node=NODE,
+        paths=node.paths,
+        claims=node.claims,
+        inventory=lambda: node.inventory,
+        backends={**isolation.backends(), backend.name: backend},
+        disk=StepDisk(),
+        enlarged=grown,
+    )
+    limiter = [parameters("GpuConfig", isolation="limiter")]
+    for number, memory in ((1, "10Gi"), (2, "30Gi")):
+        node.claims.put(claim(number, gpu("gpu", GPU_0, memory), config=limiter))
+    state.prepare(ref_of(claim(1)))
+    with pytest.raises(PrepareError, match=r"InsufficientCapacity|memory"):
+        state.prepare(ref_of(claim(2)))
+    assert plugin(node, backend).prepare(ref_of(claim(2))), "without it there is room"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from koordra.api.objects import Object
 from koordra.api.opaque.share_limits import ALWAYS, ShareLimits, resized_claim
@@ -20,7 +21,14 @@ from koordra.kubelet_plugin.isolation.limiter import region, usage
 from koordra.kubelet_plugin.isolation.limiter.overuse import OveruseSamples, over_limit
 from koordra.kubelet_plugin.isolation.limiter.region import TimeShare
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterVerdict, overused
-from koordra.kubelet_plugin.isolation.limiter.resize import ResizeState, ShareResizer, with_limits
+from koordra.kubelet_plugin.isolation.limiter.resize import (
+    BRISK,
+    BRISK_FOR,
+    SLOW,
+    ResizeState,
+    ShareResizer,
+    with_limits,
+)
 from tests.unit.limiter.test_condition import GPU, RECORD, UID, UUID
 
 GIB = 1 << 30
@@ -306,3 +314,29 @@ def test_who_only_says_that_it_shrank_is_told_of(node: Node) -> None:
     verdict = overused(str(found[-1]), before=LimiterVerdict("enforcing", True, "Enforcing", ""))
     assert (verdict.enforced, verdict.reason) == (False, "OverLimit")
     assert "12" in verdict.message
+
+
+def test_a_process_that_never_takes_a_change_costs_a_look_a_second(node: Node) -> None:
+    clock = [100.0]
+    node.resizer = ShareResizer(
+        node.claims, records=lambda: [CLAIM], holds=lambda: node.holds, cores=True, clock=lambda: clock[0]
+    )
+    node.process.write(held=GIB, pending=512, acknowledged=0)
+    node.holds = [hold(memory=20, held=(4, 0))]
+    assert node.resizer.step().at_most == BRISK
+    clock[0] += BRISK_FOR
+    assert node.resizer.step().at_most == SLOW
+    node.holds = [hold(memory=18, held=(4, 0), revision=2)]
+    assert node.resizer.step().at_most == BRISK
+
+
+def test_a_region_that_its_processes_have_damaged_still_has_its_limits(node: Node) -> None:
+    node.holds = [hold(memory=20, held=(4, 0))]
+    node.step()
+    (node.claims / UID / "usage").write_bytes(b"")
+    node.holds = [hold(memory=8, held=(4, 0), revision=2)]
+    with capture_logs() as logs:
+        assert node.step() is None
+        assert node.step() is None
+    assert usage.read_policy(node.claims / UID)[0][1] == 8 * GIB
+    assert [one["event"] for one in logs] == ["share_not_resized"], "once"

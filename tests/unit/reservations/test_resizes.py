@@ -4,7 +4,7 @@ when that is let go."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,13 @@ from koordra.api.objects import Object
 from koordra.api.opaque.resize import ANNOTATION
 from koordra.api.opaque.share_limits import RESIZED_ON, label_of
 from koordra.controller.allocation.reserved.resizes import TRIED_FOR
+from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.quantity import parse
 from tests.fakes.joint_cluster import JointCluster, device_class, gpu_slice
+from tests.unit.legacy.cluster import a_quota
+from tests.unit.legacy.test_quota_enforcement import Leader, leader
+
+__all__ = ["leader"]
 
 BOUNDS = {
     "memory": {"min": "4Gi", "max": "60Gi"},
@@ -404,6 +409,43 @@ def test_two_claims_cannot_both_grow_by_what_is_left(cluster: Resizing) -> None:
     cluster.settle()
     assert cluster.taken() == 80
     assert cluster.seat("b")["refused"] == "Deferred: memory: 4Gi more on gpu-0 is wanted, 0 is free"
+
+
+def test_growth_counts_in_the_namespaces_quota_beside_what_pods_are_charged(
+    leader: Callable[..., Leader],
+) -> None:
+    cluster, keeper = Resizing(), leader(a_quota({"requests.koordra.io/gpu-memory": "4Gi"})).keeper
+
+    def anew() -> None:
+        cluster.start_again()
+        cluster.reconciler = Reconciler(
+            cluster.caches,
+            cluster.writer,
+            clock=lambda: cluster.now,
+            report=cluster.told.append,
+            quotas=keeper,
+        )
+
+    cluster.share("a")
+    cluster.share("b")
+    anew()
+    cluster.wish("a", {"gpu": {"memory": "24Gi"}})
+    assert cluster.seat("a")["refused"].startswith("Deferred: exceeded quota: gpus")
+    cluster.wish("a", {"gpu": {"memory": "20Gi", "cores": 40}})
+    assert cluster.seat("a")["chargedAs"]["amounts"] == {
+        "koordra.io/gpu-cores": 10,
+        "koordra.io/gpu-memory": 4 << 30,
+    }, "of no further card"
+    anew()
+    cluster.wish("b", {"gpu": {"memory": "17Gi"}})
+    assert cluster.seat("b")["refused"].startswith("Deferred: exceeded quota: gpus"), (
+        "after a leader's end, too"
+    )
+    cluster.wish("a", {"gpu": {"memory": "16Gi"}})
+    cluster.acknowledge("a")
+    cluster.pass_time(TRIED_FOR)
+    cluster.settle()
+    assert cluster.limits("b")["memory"] == "17Gi"
 
 
 def _annotate(text: str, one: Object) -> None:

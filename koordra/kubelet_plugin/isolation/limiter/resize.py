@@ -18,6 +18,7 @@ may be another claim's: that is what `Resized: True` of a revision says.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -38,9 +39,11 @@ from koordra.quantity import canonical, parse
 log = get_logger(__name__)
 
 BRISK: Final = 0.05
-"""Seconds between looks while somebody has not taken a change yet."""
+"""Seconds between looks while somebody has not taken a change yet, for BRISK_FOR seconds: a claim's processes
+may never say so."""
+BRISK_FOR: Final = 3.0
 SLOW: Final = 1.0
-"""While memory is to be freed first."""
+"""Afterwards, and while memory is to be freed first."""
 _MOST_NAMED: Final = 3
 
 
@@ -75,14 +78,17 @@ class ShareResizer(Wakeable):
         holds: Callable[[], Iterable[Object] | None],
         cores: bool,
         changed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
+        self._clock = clock
         self._claims = claims
         self._records, self._holds = records, holds
         self._cores = cores
         self._changed = changed
-        self._told = set[str]()
-        """Claims whose processes this process has told of the limits."""
+        self._told = dict[str, tuple[int, float]]()
+        """By uid of a claim: the revision of which its processes were told, and since when."""
+        self._failed = dict[str, str]()
         self.states: States = {}
 
     def step(self) -> Pause:
@@ -90,21 +96,26 @@ class ShareResizer(Wakeable):
         if holds is None:
             return Pause(BRISK, SLOW)
         granted, states, pause = by_uid(holds), dict[tuple[str, int], ResizeState](), None
+        failed, now = dict[str, str](), self._clock()
         for record in self._records():
             if record.state is not State.COMPLETED:
                 continue
             try:
                 states |= self._settle(record, granted.get(record.ref.uid))
             except (OSError, KoordraError) as error:  # of one claim: it comes or goes, or is damaged
-                log.warning("share_not_resized", claim=str(record.ref), error=str(error))
+                failed[record.ref.uid] = text = str(error)
+                if self._failed.get(record.ref.uid) != text:
+                    log.warning("share_not_resized", claim=str(record.ref), error=text)
                 pause = SLOW
-        self._told &= granted.keys()
+        self._failed = failed
+        self._told = {uid: told for uid, told in self._told.items() if uid in granted}
         before, self.states = self.states, states
         if states != before:
             self._changed()
-        for state in states.values():
+        for (uid, _), state in states.items():
             if not state.done:
-                pause = min(pause or SLOW, BRISK if state.reason == NOT_YET else SLOW)
+                is_new = now - self._told[uid][1] < BRISK_FOR
+                pause = min(pause or SLOW, BRISK if state.reason == NOT_YET and is_new else SLOW)
         return Pause(0.0 if pause is None else pause, pause)
 
     def state(self, uid: str, index: int) -> ResizeState | None:
@@ -130,7 +141,8 @@ class ShareResizer(Wakeable):
             self._write(folder, one, is_granted=granted is not None, again=again)
         if granted is None:
             return {}
-        self._told.add(uid)
+        if self._told.get(uid, (None, 0.0))[0] != granted.revision:
+            self._told[uid] = granted.revision, self._clock()
         use = usage.read(folder)
         return {(uid, index): _state(one, use, granted) for index, one in due.items()}
 
