@@ -215,3 +215,15 @@ def test_any_number_of_groups_may_be_written(number: Any) -> None:
     assert let_go(cluster) == ([] if number == 2**31 - 1 else pods)
     assert all(names.JOINT_GATE in gates(cluster, name) for name in pods if name not in let_go(cluster))
     assert len(cluster.api.all(PODS)) == 2
+
+
+@pytest.mark.parametrize("policy", [None, 3, [], "x", {"gang": 3}, {"gang": {"minGroupCount": [1]}}])
+@pytest.mark.parametrize("constraints", [None, "x", {"topology": 3}, {"topology": [1, {"key": 3}]}])
+def test_fields_of_the_wrong_type_end_no_pass(policy: Any, constraints: Any) -> None:
+    """No server takes them; a cache may have been filled by another one."""
+    cluster = JointCluster(nodes=2, gpus=1)
+    composite(cluster, "all", schedulingPolicy=policy, schedulingConstraints=constraints)
+    groups(cluster, "w")
+    pods = members(cluster, "w", 2)
+    cluster.settle()
+    assert let_go(cluster) in ([], pods)

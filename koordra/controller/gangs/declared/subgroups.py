@@ -141,11 +141,15 @@ def _in_composite(ref: GangRef, pods: Sequence[Object], pod_groups: Mapping[str,
         top = names.index(f"{COMPOSITE} {ref.group}") if f"{COMPOSITE} {ref.group}" in names else len(names)
         names[top:] = [""]
         gang = objects.fields(objects.fields(objects.spec_of(group).get("schedulingPolicy")).get("gang"))
-        found[name] = Subgroup(name, names[0], _number(gang.get("minCount")) or 1, None, *_domain(group))
+        found[name] = Subgroup(
+            name, names[0], _number(gang.get("minCount")) or 1, None, required_domain(objects.spec_of(group))
+        )
         for at, outer in enumerate(around[: top + 1]):
             needs[names[at]] = least_groups(objects.spec_of(outer))
             if names[at]:
-                found[names[at]] = Subgroup(names[at], names[at + 1], 0, needs[names[at]], *_domain(outer))
+                found[names[at]] = Subgroup(
+                    names[at], names[at + 1], 0, needs[names[at]], required_domain(objects.spec_of(outer))
+                )
     for outer_name, least in sorted(needs.items()):
         missing = least - sum(one.parent == outer_name for one in found.values())
         if missing > 0:
@@ -154,11 +158,11 @@ def _in_composite(ref: GangRef, pods: Sequence[Object], pod_groups: Mapping[str,
     return list(found.values())
 
 
-def _domain(group: Fields) -> tuple[str | None, str | None]:
-    """The level that a PodGroup, or CompositePodGroup, requires."""
-    constraints = objects.fields(objects.spec_of(group).get("schedulingConstraints"))
+def required_domain(spec: Fields) -> str | None:
+    """The level that a PodGroup of Kubernetes, or a CompositePodGroup, requires: there is one at most."""
+    constraints = objects.fields(spec.get("schedulingConstraints"))
     keys = [str(one.get("key") or "") for one in _maps(constraints.get("topology"))]
-    return next(filter(None, keys), None), None
+    return next(filter(None, keys), None)
 
 
 def _pod_group(pod: Object) -> str:

@@ -163,7 +163,7 @@ def terms_of(
     elif least is None:
         is_kubernetes = ref.source is Source.KUBERNETES
         least = _positive(
-            (policy.get("gang") or {}).get("minCount") if is_kubernetes else spec.get("minMember")
+            objects.fields(policy.get("gang")).get("minCount") if is_kubernetes else spec.get("minMember")
         ) or (1 if is_basic else None)
         if least is not None and least > 1 and _launcher_comes(group, said.pods):
             least -= 1
@@ -290,7 +290,7 @@ def _hold(said: Said) -> float:
 def _policy_of(ref: GangRef, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """The policy of a PodGroup of Kubernetes, or of the part of a Workload."""
     if ref.part in ("", COMPOSITE):
-        return spec.get("schedulingPolicy") or {}
+        return objects.fields(spec.get("schedulingPolicy"))
     named = ref.part.partition("/")[0]
     named_so = (entry for entry in spec.get("podGroups") or () if entry.get("name") == named)
     return next((entry.get("policy") for entry in named_so), None) or {}

@@ -35,7 +35,7 @@ from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import whole_number
 from koordra.controller.gangs.declared.gang_ref import KAI, KOORDINATOR, GangRef, Source, joined_groups
 from koordra.controller.gangs.declared.said import Said
-from koordra.controller.gangs.declared.subgroups import Subgroups, levels_of
+from koordra.controller.gangs.declared.subgroups import Subgroups, levels_of, required_domain
 from koordra.controller.gangs.declared.topology_terms import (
     PartTerms,
     TopologyTerms,
@@ -62,8 +62,7 @@ def topology_terms(
     """What the pods, and the `spec` of their pod group, say."""
     wishes = Wishes(said.problems)
     own_wishes(said, wishes)
-    for level in (spec.get("schedulingConstraints") or {}).get("topology") or ():
-        wishes.add(required=str(level.get("key") or ""))
+    wishes.add(required=required_domain(spec))
     _kueue(said.pods, wishes)
     _kai(said, wishes)
     _exclusive(said.pods, wishes)
