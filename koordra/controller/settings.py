@@ -22,7 +22,7 @@ class Settings:
     readers look for. `node_metrics`: each node has series of its own
     (reconcile/leader_figures). `immediate_annotation` and `immediate_devices` as in
     cache/immediate_claims; `topology_levels` as in cache/fabrics, empty: nobody says. `autoscale`:
-    the groups of nodes that may be asked for (controller/autoscale); none: nothing is asked for."""
+    the groups of nodes that may be asked for (controller/autoscale); None: nobody looks."""
 
     identity: str
     leader_elect: bool = True
@@ -37,7 +37,7 @@ class Settings:
     immediate_annotation: bool = False
     immediate_devices: int = MOST_DEVICES
     topology_levels: str = ""
-    autoscale: AutoscaleSettings = field(default_factory=AutoscaleSettings)
+    autoscale: AutoscaleSettings | None = None
 
     @property
     def immediate(self) -> ImmediateRules:

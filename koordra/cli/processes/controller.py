@@ -190,12 +190,10 @@ def command(
             server.close()
 
 
-def read_autoscale_settings(file: Path | None) -> AutoscaleSettings:
+def read_autoscale_settings(file: Path | None) -> AutoscaleSettings | None:
     """Raises InvalidManifest, and InvalidInput for a machine that nobody knows."""
-    from koordra.controller.autoscale.settings import AutoscaleSettings
-
     if file is None:
-        return AutoscaleSettings()
+        return None
     from koordra.cli.what_if.node_groups import settings_from_file
 
     return settings_from_file(file)

@@ -32,7 +32,7 @@ def node_groups(wanted: Sequence[str]) -> list[NodeGroup]:
 
 def _groups(text: str) -> Iterator[NodeGroup]:
     word = _WORD.fullmatch(text)
-    if word is None and "=" in text:
+    if word is None and ("=" in text or not text):
         raise InvalidInput(
             "is no group of nodes",
             object=text,

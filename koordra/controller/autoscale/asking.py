@@ -112,7 +112,7 @@ class NodeAsking:
             ask: stage for ask in asks if (stage := self._judged(ask, cluster, published, now)) is not None
         }
         pause = SELDOM
-        if live or _waiting(cluster):
+        if self._groups and (live or _waiting(cluster)):
             pause = self._asked(cluster, live, published, now)
         else:
             self._told.clear()
@@ -301,11 +301,11 @@ def start_asking(
     changed: threading.Event,
     stop: threading.Event,
 ) -> None:
-    """Until `stop`, in its own thread, where groups are named. `changed` is set when what `observe` gives has
-    changed."""
-    groups, now = settings.autoscale.groups, partial(datetime.now, UTC)
-    if not groups:
+    """Until `stop`, in its own thread, where the operator has said something of it: with no group named what
+    was asked for before goes. `changed` is set when what `observe` gives has changed."""
+    if settings.autoscale is None:
         return
+    groups, now = settings.autoscale.groups, partial(datetime.now, UTC)
     levels, jobs = settings.levels, writer.owner_of
     terms = Terms(
         now(), quotas=QuotasAsTheyAre(quotas), starves_after=settings.starves_after, levels=levels, read=jobs

@@ -15,6 +15,7 @@ from koordra.api.resource_class import CONFIG_MAPS
 from koordra.controller.allocation.reserved.quotas import Gangs, NoQuotas
 from koordra.controller.autoscale.left_out import NAME
 from koordra.controller.autoscale.quotas import QuotasAsTheyAre
+from koordra.controller.autoscale.settings import AutoscaleSettings
 from koordra.controller.cache.placeholders import ASKED_FOR, NAMESPACE
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.explain.forecast.forecast import forecast
@@ -373,6 +374,17 @@ def test_figures() -> None:
     assert 'koordra_controller_autoscale_nodes{group="g",stage="came"} 1.0' in text
     assert 'koordra_controller_autoscale_asks_total{group="g",outcome="made"} 2.0' in text
     assert 'koordra_controller_autoscale_left_out{group="g"} 0.0' in text
+
+
+def test_a_group_that_is_taken_away_takes_its_asks_along() -> None:
+    world = World(group())
+    world.wants(2)
+    world.look()
+    assert world.placeholders()
+    world.settings = AutoscaleSettings()
+    world.start_again()
+    world.look()
+    assert not world.placeholders()
 
 
 def test_others_claims_are_nobodys_need() -> None:

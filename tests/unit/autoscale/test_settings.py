@@ -59,6 +59,7 @@ def test_a_group_in_native_mode_publishes_as_its_nodes_do() -> None:
         ("a=t4x4-1nic:1,ra ck=1", "'ra ck' is not the key of a label"),
         ("a=t4x4-1nic:1,rack=-", "'-' is not the value of a label"),
         ("nosuch.yaml", "cannot be read"),
+        ("", "is no group of nodes"),
     ],
 )
 def test_a_word_that_cannot_be_meant_is_told(text: str, problem: str) -> None:
