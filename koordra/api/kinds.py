@@ -57,6 +57,10 @@ class Kind:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
+COMPOSITE: Final = "CompositePodGroup"
+"""Kind of the groups of PodGroups (1.37, alpha). They stand in one table with these; their keys name the
+kind."""
+
 NAMESPACES: Final = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
 NODES: Final = Kind("", "v1", "nodes", "Node", namespaced=False)
 PODS: Final = Kind("", "v1", "pods", "Pod")

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from koordra.api import kinds, objects
-from koordra.api.kinds import EVENTS, LEASES, PODS, RESOURCE_CLAIMS, Kind
+from koordra.api.kinds import COMPOSITE, EVENTS, LEASES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import COMPOSITE, POD_GROUP, POD_GROUPS, Change, ChangeQueue
 from koordra.controller.cache.changes import KINDS as TABLES
+from koordra.controller.cache.changes import POD_GROUP, POD_GROUPS, Change, ChangeQueue
 from koordra.controller.cache.kept_fields import kept_of
 from koordra.errors import Conflict, Invalid, NotFound
 from tests.fakes.cluster import Cluster

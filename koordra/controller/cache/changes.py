@@ -12,6 +12,7 @@ from typing import Final
 
 from koordra.api import objects
 from koordra.api.kinds import (
+    COMPOSITE,
     DEVICE_CLASSES,
     DEVICE_HOLDS,
     DEVICE_TAINT_RULES,
@@ -34,9 +35,6 @@ from koordra.logs import get_logger
 from koordra.process.lifecycle import spawn
 
 log = get_logger(__name__)
-
-COMPOSITE: Final = "CompositePodGroup"
-"""Kind of the groups of PodGroups (1.37, alpha). They stand in the same table; their keys name the kind."""
 
 POD_GROUPS: Final = tuple(
     Kind(group, version, kind.lower() + "s", kind)

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from koordra.api import names, objects
-from koordra.api.kinds import NAMESPACES, PODS
+from koordra.api.kinds import COMPOSITE, NAMESPACES, PODS
 from koordra.api.objects import Object
 from koordra.api.tables import set_or_drop
 from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_index
-from koordra.controller.cache.changes import COMPOSITE, POD_GROUP
+from koordra.controller.cache.changes import POD_GROUP
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodClaims, PodEntry
 from koordra.controller.cache.ungate_tracker import UngateTracker

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from koordra.api import names, objects
-from koordra.api.kinds import PODS
-from koordra.controller.gangs.declared.gang_ref import COMPOSITE
+from koordra.api.kinds import COMPOSITE, PODS
 from tests.fakes.joint_cluster import JointCluster
 from tests.fakes.kube_api import COMPOSITES
 from tests.unit.gangs.test_gang_course import gates, let_go, told

@@ -36,9 +36,9 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from koordra.api import objects
+from koordra.api.kinds import COMPOSITE
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.changes import COMPOSITE
 from koordra.controller.gangs.declared.annotations import GANG
 from koordra.controller.gangs.declared.gang_by import replica_of
 from koordra.controller.gangs.declared.workload_kind import GROVE, is_ahead

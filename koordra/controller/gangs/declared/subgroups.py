@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from koordra.api import objects
+from koordra.api.kinds import COMPOSITE
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.changes import COMPOSITE
 from koordra.controller.gangs.declared.gang_ref import GangRef, Source, composites_around, least_groups
 from koordra.controller.gangs.declared.workload_kind import GROVE
 

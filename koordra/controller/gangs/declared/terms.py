@@ -21,9 +21,9 @@ from itertools import islice
 from typing import Any, Final
 
 from koordra.api import objects
+from koordra.api.kinds import COMPOSITE
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.changes import COMPOSITE
 from koordra.controller.gangs.declared.annotations import (
     GANG_BY,
     GANG_HOLD,
