@@ -66,12 +66,17 @@ class FakeApi(FakeSliceApi):
     def list(self, kind: Kind, **asked: Any) -> tuple[list[Object], str]:
         if kind is kinds.NODES:
             return [super().get(kinds.NODES, self.node["metadata"]["name"])], "1"
+        if kind is kinds.DEVICE_HOLDS:  # nobody changes a running share here
+            return [], "1"
         self.asked += 1
         return super().list(kind, **asked)
 
     def watch(
         self, kind: Kind, *, resource_version: str, field_selector: str = "", label_selector: str = ""
     ) -> Iterator[tuple[str, Object]]:
+        while kind is kinds.DEVICE_HOLDS:
+            time.sleep(1)
+            yield "BOOKMARK", {}
         if kind is not kinds.NODES:
             yield from super().watch(kind, resource_version=resource_version, field_selector=field_selector)
             return
