@@ -3,6 +3,7 @@ pods run: koordra's plugin and NRI hook stand on it all the time."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -29,6 +30,8 @@ from tests.fakes.peers_on_kubelet import DevicePlugin, DraDriver, waiting_reason
 
 pytestmark = pytest.mark.cluster
 
+RESTART = "KOORDRA_RESTART_KUBELET"
+"""A command."""
 RESOURCE = "nvidia.com/gpu"
 DRIVER = "gpu.nvidia.com"
 IGNORE = {"koordra.io/legacy-pods": "ignore"}
@@ -89,6 +92,14 @@ class HandedNode:
         process = self._processes.pop(program)
         process.send_signal(how)
         process.wait(60)
+
+    def restart_kubelet(self) -> None:
+        """As whoever lends the node says, if he does; device plugins register anew, as real ones do."""
+        if RESTART in os.environ:
+            subprocess.run(os.environ[RESTART], shell=True, check=True)
+            if self.plugin.serves:
+                self.plugin.stop()
+                self.plugin.start()
 
     def stop_all(self) -> None:
         for program in list(self._processes):
@@ -220,6 +231,9 @@ def test_from_a_device_plugin_to_koordra_and_back_while_pods_run(handed: HandedN
         handed.is_in("Left")
         handed.pod(namespace, "theirs-too", limits={RESOURCE: "1"}, **on)
         running(client, namespace, "theirs-too")  # past koordra's hook
+        handed.restart_kubelet()
+        handed.amount("2")
+        handed.is_in("Left")
         koordras_pod(handed, namespace, "ours")
         handed.plugin.stop()
         handed.amount("0")
@@ -239,8 +253,10 @@ def test_from_a_device_plugin_to_koordra_and_back_while_pods_run(handed: HandedN
         handed.pod(namespace, "late", limits={RESOURCE: "1"}, **on)
         handed.refused(namespace, "late", "which no claim of it holds")
         handed.stop("kubelet-plugin", signal.SIGKILL)
+        handed.restart_kubelet()
         handed.start("kubelet-plugin")
         running(client, namespace, "ours")
+        handed.refused(namespace, "late", "which no claim of it holds")
         # And is to have it.
         handed.label(STACK)
         handed.is_in("Leaving")

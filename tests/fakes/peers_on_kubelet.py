@@ -88,8 +88,12 @@ class DevicePlugin:
         self._server.stop(1).wait()
         (self._folder / self._name).unlink(missing_ok=True)
 
+    @property
+    def serves(self) -> bool:
+        return self._server is not None and not self._ends.is_set()
+
     def end(self) -> None:
-        if self._server is not None and not self._ends.is_set():
+        if self.serves:
             self.stop()
 
     def _handlers(self) -> Any:

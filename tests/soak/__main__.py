@@ -22,12 +22,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from benchmarks import _results
 from koordra import logs
-from tests.fakes import prepare_world, watch_world
+from koordra.topology.machine import Machine
+from tests.fakes import hand_over_world, prepare_world, watch_world
 from tests.fakes.model_wire import Faults
 from tests.property import test_controller_model, test_forecast_model, test_gang_model
 
@@ -57,12 +60,24 @@ def _prepare(seed: int) -> Faults:
     return prepare_world.one_schedule(seed).faults
 
 
+@cache
+def _machine() -> Machine:
+    with TemporaryDirectory() as root:
+        return hand_over_world.small_machine(Path(root) / "machine")
+
+
+def _hand_over(seed: int) -> Faults:
+    with TemporaryDirectory() as folder:
+        return hand_over_world.one_schedule(seed, Path(folder), _machine()).faults
+
+
 MODELS: Final[dict[str, Callable[[int], Faults]]] = {
     "watches": _watches,
     "controller": _controller,
     "gangs": _gangs,
     "forecast": _forecast,
     "prepare": _prepare,
+    "hand-over": _hand_over,
 }
 
 
