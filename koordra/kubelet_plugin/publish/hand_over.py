@@ -175,13 +175,14 @@ class HandOver(Wakeable):
 
     def start(self) -> None:
         """Before the first Prepare. What a full disk keeps from being written is tried again with each step;
-        meanwhile the cards stay guarded. Raises KoordraError where the claims cannot be read."""
-        left, records = self._on_disk(), tuple(self._claims())
+        meanwhile the cards stay guarded. Where the claims cannot be read, there are some unless the devices
+        are left."""
+        left, records = self._on_disk(), self._records()
         standings = tuple(
             first(
                 kind,
                 left=None if left is None else kind.type in left,
-                has_claims=_has(kind, records),
+                has_claims=_may_have(kind, records, left),
                 found=self._look(kind, self._node),
                 to=self._named(kind, ""),
             )
@@ -189,7 +190,8 @@ class HandOver(Wakeable):
         )
         if self._node is None and left is None:  # who is there is known once the Node is
             standings = tuple(
-                each if _has(each.kind, records) else replace(each, phase=Phase.LEFT) for each in standings
+                each if _may_have(each.kind, records, left) else replace(each, phase=Phase.LEFT)
+                for each in standings
             )
         self._set(standings)
         try:
@@ -235,6 +237,12 @@ class HandOver(Wakeable):
         if after.phase is Phase.TAKING:
             self._follow(index, after)
 
+    def _records(self) -> tuple[ClaimRecord, ...] | None:
+        try:
+            return tuple(self._claims())
+        except KoordraError:  # which is told where they are repaired
+            return None
+
     def _named(self, kind: DeviceKind, before: str) -> str:
         """Whom the operator's label names, as far as the Node was seen."""
         if self._node is None:
@@ -264,6 +272,10 @@ class HandOver(Wakeable):
 
 def _left(standings: Iterable[Standing]) -> frozenset[str]:
     return frozenset(each.kind.type for each in standings if not each.is_guarded)
+
+
+def _may_have(kind: DeviceKind, records: tuple[ClaimRecord, ...] | None, left: frozenset[str] | None) -> bool:
+    return kind.type not in (left or ()) if records is None else _has(kind, records)
 
 
 def _has(kind: DeviceKind, records: Iterable[ClaimRecord]) -> bool:

@@ -3,6 +3,7 @@ prepared."""
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from koordra.api import names
+from koordra.errors import CheckpointError
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.publish.hand_over import FILE, HandOver, Phase
 from koordra.kubelet_plugin.publish.peers_on_node import GPUS, PeersOnNode
 from koordra.node_state.disk import Disk
@@ -135,3 +138,26 @@ def test_a_file_that_cannot_be_read_says_nothing(tmp_path: Path, text: str) -> N
     found.see_node({"metadata": {}})
     found.start()
     assert {each.phase for each in found.standings} == {Phase.OWNED}
+
+
+@pytest.mark.parametrize(("left", "phase"), [(None, Phase.OWNED), ((), Phase.OWNED), (("gpu",), Phase.LEFT)])
+def test_where_the_claims_cannot_be_read_cards_stay_guarded_unless_they_are_left(
+    tmp_path: Path, left: tuple[str, ...] | None, phase: Phase
+) -> None:
+    def unreadable() -> tuple[ClaimRecord, ...]:
+        raise CheckpointError("the checkpoint is missing")
+
+    if left is not None:
+        document = {"schema": "koordra.io/hand-over/v1", "left": list(left)}
+        (tmp_path / FILE).write_text(json.dumps(document))
+    found = HandOver(
+        tmp_path,
+        claims=unreadable,
+        look=lambda _kind, _node: PeersOnNode(("x is there",)),
+        guard=OpenGuard(),
+        leave=lambda _others: None,
+        disk=Disk(),
+    )
+    found.see_node({"metadata": {}})
+    found.start()
+    assert [each.phase for each in found.standings if each.kind is GPUS] == [phase]
