@@ -76,7 +76,16 @@ def claim(name: str, memory: str, *, count: int = 1) -> Object:
 def pod_of(template: str, name: str) -> Object:
     entry = {"name": "gpu", "resourceClaimTemplateName": template}
     container = {"name": "main", "image": "x", "resources": {"claims": [{"name": "gpu"}]}}
-    return {"metadata": {"name": name}, "spec": {"containers": [container], "resourceClaims": [entry]}}
+    field = {"key": "metadata.name", "operator": "In", "values": [NODE]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "containers": [container],
+            "resourceClaims": [entry],
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+        },
+    }
 
 
 def events(client: KubeClient, team: str) -> list[str]:

@@ -27,6 +27,7 @@ def leader_view(reconciler: Reconciler) -> ClusterView:
         allocation.excluded,
         partial(_forecast, reconciler),
         allocation.queue.beyond_quota,
+        quotas=allocation.queue.quotas,
     )
 
 

@@ -76,6 +76,9 @@ def _waits(view: ClusterView, pod: Object, extended: Mapping[str, str]) -> str |
     """What the pod waits for that no claim of it says."""
     if view.beyond_quota.get(objects.uid(pod)):
         return f"it is beyond its quota: {view.beyond_quota[objects.uid(pod)]}"
+    unmade = None in objects.pod_claim_names(pod).values() and not objects.pod_is_finished(pod)
+    if unmade and (use := view.quotas.use(objects.namespace(pod))):
+        return f"not all of its claims are made, and beyond a quota none is (Event FailedResourceClaimCreation): {use}"
     gates = [gate for gate in pod_index.gates(pod) if gate != names.JOINT_GATE]
     if gates:
         return f"it is held by the scheduling gate {', '.join(gates)} of somebody else"

@@ -10,6 +10,7 @@ from functools import cached_property
 from koordra.api import objects
 from koordra.api.objects import Fields, Object
 from koordra.controller.allocation.placer import GroupPlacement, Placer
+from koordra.controller.allocation.reserved.quotas import NO_QUOTAS, Quotas
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.placeholders import Ask, ask_of, is_ask
@@ -45,6 +46,7 @@ class ClusterView:
     forecast: Callable[[str], GroupPlacement | None]
     beyond_quota: Mapping[str, str]
     planned: Mapping[str, Planned] = field(default_factory=dict)
+    quotas: Quotas = NO_QUOTAS
 
     @cached_property
     def asks(self) -> list[Ask]:

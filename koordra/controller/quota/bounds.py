@@ -137,6 +137,14 @@ def overdrawn(quota: Object, counted: CountOf) -> str:
     )
 
 
+def used(quota: Object, counted: CountOf) -> str:
+    """Each line with what is there."""
+    return ", ".join(
+        f"{key} {_text(name, there + counted(quota, name))} of {_text(name, hard)}"
+        for key, name, hard, there in bounded(quota)
+    )
+
+
 def _text(name: str, amount: int) -> str:
     return canonical(amount) if is_in_bytes(name) else str(amount)
 

@@ -37,7 +37,7 @@ class ClaimUsage:
         usage.on_charge = self._on_charge
         self._classes: dict[str, Object] = {}
         self._claims: dict[str, Object] = {}
-        """By uid, those with a class that may be koordra's."""
+        """By uid, as the watch has them."""
         self._of_class = KeySets()
         self._of_pod = KeySets()
         """Uids of claims, by the uid of the pod that they were made for."""
@@ -54,7 +54,9 @@ class ClaimUsage:
                 if before is not None:
                     self._forget(uid, before)
                 self._usage.on_claim(claim, None)
-            elif before is None:
+            elif before is not None:
+                self._claims[uid] = claim  # counts as before, and what the watch has let go is not kept
+            else:
                 self._claims[uid] = claim
                 self._of_class.move(uid, (), claims_of.class_names(claim))
                 if entry := _made_for(claim):

@@ -111,6 +111,9 @@ class QuotaController:
         self._claims.recount()
         return self._held_back.held(members, gangs)
 
+    def use(self, namespace: str) -> str:
+        return self._held_back.use(namespace) if self._is_read() else ""
+
     def on_hold(self, event: str, hold: Object, /) -> None:
         """DeviceHolds, as the leader has read and written them."""
         self._held_back.on_hold(event, hold)

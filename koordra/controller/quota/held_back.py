@@ -24,6 +24,7 @@ from koordra.controller.quota.bounds import (
     in_scope,
     overdrawn,
     to_come,
+    used,
 )
 from koordra.controller.quota.held_seats import Held, HeldSeats
 from koordra.controller.quota.usage import MALFORMED, QuotaUsage, legacy_entries, total_of
@@ -124,6 +125,12 @@ class HeldBack:
         """The lines of the quota that are gone beyond; "" where none is."""
         held_seats = self._held_seats(objects.namespace(quota))
         return overdrawn(quota, self._counting(held_seats.charges))
+
+    def use(self, namespace: str) -> str:
+        """As quotas.Quotas has it."""
+        quotas = [quota for quota in self.quotas(namespace) if bounded(quota)]
+        counted = self._counting(self._held_seats(namespace).charges if quotas else {})
+        return "; ".join(f"{objects.name(quota)}: {used(quota, counted)}" for quota in quotas)
 
     def on_hold(self, event: str, hold: Object, /) -> None:
         """A DeviceHold is new, another, or (`DELETED`) gone."""

@@ -51,7 +51,7 @@ class GroupQueue:
     def __init__(self, context: PassContext, gangs: GangController, quotas: Quotas) -> None:
         self._context = context
         self._gangs = gangs
-        self._quotas = quotas
+        self.quotas = quotas
         self.beyond_quota: Mapping[str, str] = {}
         """Pods that stand beyond their quota, and why; an empty text where the quota could not be read
         yet."""
@@ -106,10 +106,10 @@ class GroupQueue:
     def ask_quota(self, now: float) -> None:
         """Which pods stand beyond their quota now."""
         pods, before = self._context.cache.pod_index, self.beyond_quota
-        if not before and not self._quotas.is_bounding():
+        if not before and not self.quotas.is_bounding():
             return
         self.beyond_quota = (
-            self._quotas.held(pods.members(pods.open), self._gangs.indispensable()) if pods.pending else {}
+            self.quotas.held(pods.members(pods.open), self._gangs.indispensable()) if pods.pending else {}
         )
         if self.beyond_quota and not all(self.beyond_quota.values()):
             self._context.wake(now + NOT_READ_PAUSE)

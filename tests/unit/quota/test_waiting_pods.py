@@ -7,8 +7,11 @@ from collections.abc import Callable
 
 from koordra.api import objects
 from koordra.api.kinds import PODS, RESERVATIONS, RESOURCE_CLAIMS
+from koordra.controller.explain.leader_view import leader_view
+from koordra.controller.explain.pods import pod_document
 from koordra.controller.quota.bounds import charge_name
 from koordra.controller.quota.held_seats import HeldSeats
+from tests.fakes.joint_cluster import pod
 from tests.unit.allocator.machines import device_classes
 from tests.unit.legacy.test_quota_enforcement import Leader, leader
 from tests.unit.quota.replicas import Object, a_quota, a_slice
@@ -59,6 +62,22 @@ def test_a_claim_of_several_pods_counts_once(leader: Callable[..., Leader]) -> N
         comes(cluster, name, at=at, claims=("shared",))
     cluster.settle()
     assert cluster.served() == ["shared"]
+
+
+def test_a_pod_whose_claim_was_refused_is_told_how_far_the_quota_is_used(
+    leader: Callable[..., Leader],
+) -> None:
+    cluster = with_classes(leader(a_quota(gpu="2", gpu_memory="15Gi")))
+    comes(cluster, "a", at=0)
+    entry = {"name": "gpu", "resourceClaimTemplateName": "part"}
+    cluster.api.create(PODS, pod("late", (), resourceClaims=[entry]))
+    cluster.settle()
+    view = leader_view(cluster.reconciler)
+    told = pod_document(view, cluster.api.get(PODS, "late"))["waits"]
+    assert "(Event FailedResourceClaimCreation): gpus: " in told
+    assert "requests.koordra.io/gpu 1 of 2" in told
+    assert "requests.koordra.io/gpu-memory 10Gi of 15Gi" in told
+    assert pod_document(view, cluster.api.get(PODS, "a"))["waits"] is None
 
 
 def test_without_a_quota_of_devices_nobody_is_asked(leader: Callable[..., Leader]) -> None:

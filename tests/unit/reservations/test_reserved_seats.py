@@ -129,9 +129,10 @@ def test_a_forecast_fills_a_reservation_that_is_not_filled_yet() -> None:
     assert others.planned == {}
 
 
-@pytest.mark.parametrize(("cards", "node_name"), [("1", "n0"), ("2", None)])
+@pytest.mark.parametrize(("cards", "node_name"), [("2", "n0"), ("3", None)])
 def test_a_forecast_reserves_no_more_than_the_quota_allows(cards: str, node_name: str | None) -> None:
-    """Of two cards each is a seat; with a quota of one the other card is everybody's."""
+    """Of two cards each is a seat where the quota has room for both beside the claim; with less the other
+    card is everybody's."""
     asked = {"kind": "Reservation", "apiVersion": "koordra.io/v1alpha1", **reservation(seats=2)}
     asked["metadata"] |= {"uid": "uid-r", "resourceVersion": "1"}
     bound = {"spec": {"hard": {"requests.koordra.io/gpu": cards}}}

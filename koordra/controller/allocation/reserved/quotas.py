@@ -22,6 +22,9 @@ class Quotas(Protocol):
         read yet. `gangs`: of members that start together, by uid, their gang and how many of them it can do
         without."""
 
+    def use(self, namespace: str) -> str:
+        """How far each line of the namespace's quotas is used; empty where none bounds devices."""
+
     def on_hold(self, event: str, hold: Object, /) -> None:
         """A DeviceHold is new, another, or (`DELETED`) gone."""
 
@@ -39,6 +42,10 @@ class NoQuotas:
     def held(self, members: Sequence[PodClaims], gangs: Gangs) -> Mapping[str, str]:
         del members, gangs
         return {}
+
+    def use(self, namespace: str) -> str:
+        del namespace
+        return ""
 
     def on_hold(self, event: str, hold: Object, /) -> None:
         del event, hold

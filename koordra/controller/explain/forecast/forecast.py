@@ -153,6 +153,7 @@ class Forecast:
             self.why,
             allocation.queue.beyond_quota,
             self.planned,
+            allocation.queue.quotas,
         )
 
     def why(self, key: str) -> GroupPlacement | None:
