@@ -106,7 +106,7 @@ class Registry:
         place(served.kind, metadata, namespace)
         self._admit(served, obj, namespace)
         obj = self._writing.mutated(served, obj, namespace, options)
-        metadata = obj["metadata"]
+        metadata, uid = obj["metadata"], str(uuid.uuid4())
         generated = not metadata.get("name") and bool(metadata.get("generateName"))
         for attempt in range(8):
             if generated:
@@ -115,7 +115,7 @@ class Registry:
                 return self._write(
                     served,
                     (namespace, metadata.get("name", "")),
-                    lambda old: self._new(served, obj, old),
+                    lambda old: self._new(served, obj, old, uid),
                     options,
                     operation="CREATE",
                 )
@@ -124,12 +124,13 @@ class Registry:
                     raise
         raise AssertionError("unreachable")
 
-    def _new(self, served: Served, obj: Object, old: Object | None) -> Object:
+    def _new(self, served: Served, obj: Object, old: Object | None, uid: str) -> Object:
+        """`uid`: one and the same for validating webhooks and for what is stored."""
         rules, plan = self._rules(), strategy_of(served)
         name = obj["metadata"].get("name", "")
         if old is not None:
             raise status.already_exists(served.kind, name)
-        obj["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": format_time(rules.now)}
+        obj["metadata"] |= {"uid": uid, "creationTimestamp": format_time(rules.now)}
         for absent in (
             "deletionTimestamp",
             "deletionGracePeriodSeconds",
