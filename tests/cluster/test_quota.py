@@ -73,19 +73,15 @@ def claim(name: str, memory: str, *, count: int = 1) -> Object:
     }
 
 
-def pod_of(template: str, name: str) -> Object:
+def pod_of(template: str, name: str, *, node: str) -> Object:
+    """A pod for a node; for any, where it is empty."""
     entry = {"name": "gpu", "resourceClaimTemplateName": template}
     container = {"name": "main", "image": "x", "resources": {"claims": [{"name": "gpu"}]}}
-    field = {"key": "metadata.name", "operator": "In", "values": [NODE]}
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
-    return {
-        "metadata": {"name": name},
-        "spec": {
-            "containers": [container],
-            "resourceClaims": [entry],
-            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
-        },
-    }
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    spec = {"containers": [container], "resourceClaims": [entry], **({"affinity": affinity} if node else {})}
+    return {"metadata": {"name": name}, "spec": spec}
 
 
 def events(client: KubeClient, team: str) -> list[str]:
@@ -102,14 +98,15 @@ def test_pods_of_a_template_wait_beyond_the_quota_and_go_on_when_there_is_room(
     client.create(
         kinds.RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": "part"}, "spec": {"spec": spec}}, namespace=team
     )
+    node = "" if "koordra-devcluster" in client.version() else NODE  # whose scheduler shares no devices
     for name in ("a", "b", "c"):
-        client.create(kinds.PODS, pod_of("part", name), namespace=team)
+        client.create(kinds.PODS, pod_of("part", name, node=node), namespace=team)
 
     def placed() -> list[str]:
         pods = client.list(kinds.PODS, namespace=team)[0]
-        return [objects.name(one) for one in pods if objects.spec_of(one).get("nodeName") == NODE]
+        return [objects.name(one) for one in pods if objects.spec_of(one).get("nodeName")]
 
-    eventually(lambda: len(placed()) == 2, "two pods on the node", timeout=LONG)
+    eventually(lambda: len(placed()) == 2, "two pods on nodes", timeout=LONG)
 
     def told() -> bool:
         return any(

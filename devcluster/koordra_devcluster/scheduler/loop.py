@@ -51,6 +51,8 @@ from koordra_devcluster.scheduler import filters
 log = get_logger(__name__)
 
 SCHEDULER_NAME: Final = "default-scheduler"
+PLAYED: Final = (SCHEDULER_NAME, "volcano", "kai-scheduler")
+"""Schedulers of others are played by this one: what they have in common is that they follow an allocation."""
 WATCHED: Final = (kinds.PODS, kinds.NODES, kinds.RESOURCE_CLAIMS, kinds.DEVICE_CLASSES)
 FLUSH_PERIOD: Final = 60.0
 BIND_ATTEMPTS: Final = 5
@@ -150,7 +152,7 @@ class Scheduler:
         if (
             spec_of(pod).get("nodeName")
             or is_deleting(pod)
-            or spec_of(pod).get("schedulerName") != SCHEDULER_NAME
+            or spec_of(pod).get("schedulerName") not in PLAYED
         ):
             return
         self._queue.add(key(pod), after=self._backoff_left(pod))
