@@ -29,7 +29,7 @@ from koordra.api.objects import (
     status_of,
     uid,
 )
-from koordra.errors import Invalid, NotFound
+from koordra.errors import Forbidden, Invalid, NotFound
 from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 from koordra.process import lifecycle
@@ -201,7 +201,7 @@ class ClaimLoops:
             claim = self._client.create(
                 kinds.RESOURCE_CLAIMS, claim_for(pod, entry, template), namespace=namespace
             )
-        except (NotFound, Invalid) as error:
+        except (NotFound, Invalid, Forbidden) as error:
             problem = f"PodResourceClaim {entry['name']}: failed to create ResourceClaim: {error.message}"
             self._recorder.event(pod, "FailedResourceClaimCreation", problem, warning=True)
             raise
