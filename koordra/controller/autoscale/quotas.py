@@ -22,6 +22,9 @@ class QuotasAsTheyAre:
     def held(self, members: Sequence[PodClaims], gangs: Gangs) -> Mapping[str, str]:
         return self.quotas.held(members, gangs)
 
+    def use(self, namespace: str) -> str:
+        return self.quotas.use(namespace)
+
     def on_hold(self, event: str, hold: Object, /) -> None:
         pass
 
