@@ -81,7 +81,8 @@ class DevicePlugin:
         self._server.start()
         with grpc.insecure_channel(f"unix://{self._folder / 'kubelet.sock'}") as channel:
             register = channel.unary_unary(f"/{API}.Registration/Register")
-            register(text(1, API) + text(2, self._name) + text(3, self._resource), timeout=10)
+            message = text(1, API) + text(2, self._name) + text(3, self._resource)
+            register(message, timeout=60, wait_for_ready=True)  # the kubelet may be starting
 
     def stop(self) -> None:
         self._ends.set()
