@@ -4,6 +4,7 @@ changes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from koordra.api import objects
@@ -38,6 +39,11 @@ class HoldWrites:
         """Without seats it is deleted. Whether the API server refused. Raises ApiUnreachable."""
         if wanted.spec() == hold.spec() and hold.key not in self._unwritten:
             return False
+        if not objects.resource_version(hold.obj):
+            there = self._answered(hold)
+            if there is None:
+                return False
+            hold = replace(hold, obj=there)
         key, cache, writer = hold.key, self._context.cache, self._context.writer
         obj: Object = {**hold.obj, "spec": wanted.spec()}
         cache.put_hold(key, obj)
@@ -57,15 +63,33 @@ class HoldWrites:
         if self._context.clock() < self.refused_until:
             return False
         body: Object = {**DEVICE_HOLDS.type_meta, "metadata": dict(metadata), "spec": wanted.spec()}
-        written = self._context.settled(self._context.writer.create_hold(body))
+        return self._create(body, wanted.owner)
+
+    def _create(self, body: Object, owner: str) -> bool:
+        """Without an answer it may be there now, or come to be: what it holds is nobody else's until the same
+        request, made again, has an answer."""
+        key, cache = objects.key(body), self._context.cache
+        written = self._context.writer.create_hold(body)
+        if written.outcome is WriteOutcome.UNREACHABLE:
+            cache.put_hold(key, body)
+            self._unwritten.add(key)
+        self._context.settled(written)
         if written.ok:
-            self._context.cache.put_hold(objects.key(body), written.obj)
+            cache.put_hold(key, written.obj)
         else:
-            log.warning(
-                "nothing_is_held", owner=wanted.owner, outcome=written.outcome.value, error=written.message
-            )
+            log.warning("nothing_is_held", owner=owner, outcome=written.outcome.value, error=written.message)
             self.refused_until = self._context.clock() + REFUSED_PAUSE
         return written.ok
+
+    def _answered(self, hold: DeviceHold) -> Object | None:
+        """The object that was created without an answer, as it is; None where there is none. Raises
+        ApiUnreachable."""
+        cache, body = self._context.cache, {**hold.obj}
+        if not self._create(body, hold.owner):
+            namespace = objects.namespace(body)
+            there = self._context.writer.find(DEVICE_HOLDS, objects.name(body), namespace)
+            cache.put_hold(hold.key, there)
+        return cache.holds.get(hold.key)
 
 
 def in_objects(holds: Sequence[DeviceHold], seats: Sequence[Seat | None]) -> list[tuple[Seat, ...]]:

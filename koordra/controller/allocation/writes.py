@@ -236,8 +236,9 @@ class Writer:
 
         return self._ask(delete, hold)
 
-    def owner_of(self, kind: Kind, name: str, namespace: str) -> Object | None:
-        """Who owns an object; None where that is nobody's answer, or not ours. Raises ApiUnreachable."""
+    def find(self, kind: Kind, name: str, namespace: str) -> Object | None:
+        """An object as it is now; None where there is none, or it is not ours to know. Raises
+        ApiUnreachable."""
         try:
             return self.api.get(kind, name, namespace=namespace)
         except ApiUnreachable:

@@ -11,6 +11,7 @@ from koordra.api.kinds import DEVICE_HOLDS, PODS, RESERVATIONS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller.allocation.reserved.ahead import LOOK_AGAIN, RUNS_INTO
 from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN
+from koordra.errors import ApiUnreachable
 from tests.fakes.joint_cluster import JointCluster, explode_at
 from tests.fakes.kube_api import Killed, Write
 
@@ -288,3 +289,35 @@ def test_an_allocation_that_is_not_written_leaves_the_seat_whole(cluster: Cluste
     cluster.start_again()
     cluster.settle()
     assert len(cluster.kept()) == 4
+
+
+@pytest.mark.parametrize("landed", [False, True], ids=["lost on its way", "landed"])
+def test_what_a_hold_without_an_answer_keeps_is_nobody_elses(landed: bool) -> None:
+    """The creation of the DeviceHold has no answer, and no watch tells of it before the next pass."""
+    cluster = Cluster(nodes=1, gpus=1)
+    asked: list[str] = []
+
+    def silent(write: Write) -> None:
+        if (write.verb, write.kind) == ("create", "deviceholds"):
+            asked.append(write.name)
+            if len(asked) == 1:
+                raise ApiUnreachable("no answer")
+
+    setattr(cluster.api, "after" if landed else "before", silent)
+    cluster.api.create(RESERVATIONS, reservation())
+    cluster.caches.deliver()
+    with pytest.raises(ApiUnreachable):
+        cluster.reconciler.reconcile()
+    cluster.claim("other")
+    cluster.pod("other", "other", gates=[names.JOINT_GATE])
+    cluster.caches.deliver(PODS)
+    cluster.caches.deliver(RESOURCE_CLAIMS)
+    cluster.reconciler.reconcile()
+    assert cluster.node_of("other") is None
+    assert len(asked) == (1 if landed else 2), "the second one is refused before it is a write"
+    cluster.settle()
+    assert cluster.kept() == ["n0/gpu-0"]
+    assert cluster.ready()[0] == "Kept"
+    cluster.api.delete(RESERVATIONS, "r")
+    cluster.settle()
+    assert cluster.node_of("other") == "n0"

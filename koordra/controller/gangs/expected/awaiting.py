@@ -24,7 +24,7 @@ class Awaiting:
 
     @classmethod
     def of_context(cls, context: PassContext) -> Awaiting:
-        return cls(context, JobReader(context.writer.owner_of, context.clock, MOST_READS))
+        return cls(context, JobReader(context.writer.find, context.clock, MOST_READS))
 
     def begin(self) -> None:
         """A pass begins."""

@@ -157,7 +157,7 @@ class JobOwners:
             return False
         self._look_at[gang] = clock + LOOK_AGAIN
         owners = objects.metadata(hold).get("ownerReferences") or ()
-        read, namespace = self._context.writer.owner_of, objects.namespace(hold)
+        read, namespace = self._context.writer.find, objects.namespace(hold)
         return any(is_over(owner, namespace, read=read) for owner in owners)
 
     def job_of(self, gang: Gang) -> Fields | None:
@@ -170,7 +170,7 @@ class JobOwners:
                 if uid not in self._jobs:
                     self._jobs[uid] = job_of(
                         member.pod,
-                        read=self._context.writer.owner_of,
+                        read=self._context.writer.find,
                         pod_of=lambda one: entries[one].pod if one in entries else None,
                     )
                 return self._jobs[uid]
