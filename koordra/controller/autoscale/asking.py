@@ -306,7 +306,7 @@ def start_asking(
     if settings.autoscale is None:
         return
     groups, now = settings.autoscale.groups, partial(datetime.now, UTC)
-    levels, jobs = settings.levels, writer.owner_of
+    levels, jobs = settings.levels, writer.find
     terms = Terms(
         now(), quotas=QuotasAsTheyAre(quotas), starves_after=settings.starves_after, levels=levels, read=jobs
     )
