@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from koordra.api import kinds, names, objects
@@ -98,8 +99,16 @@ class HandedNode:
         if RESTART in os.environ:
             subprocess.run(os.environ[RESTART], shell=True, check=True)
             if self.plugin.serves:
-                self.plugin.stop()
-                self.plugin.start()
+                eventually(self._registers_anew, "the device plugin registered", LONG)
+
+    def _registers_anew(self) -> bool:
+        """A kubelet that starts removes the sockets there are."""
+        self.plugin.stop()
+        try:
+            self.plugin.start()
+        except grpc.RpcError:
+            return False
+        return True
 
     def stop_all(self) -> None:
         for program in list(self._processes):
