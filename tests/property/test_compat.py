@@ -28,9 +28,9 @@ from koordra.compat.settings import Settings
 from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.legacy.translation import Translations, translated
 from koordra.errors import InvalidInput
+from koordra.kube.validation.field_errors import FieldErrors
 from koordra.quantity import to_int
 from koordra_devcluster.apiserver.fields.schema import Decoder
-from koordra_devcluster.apiserver.status import FieldErrors
 from koordra_devcluster.apiserver.storage.strategies import Rules, strategy
 from tests.unit.compat.pods import Dict, container, converted, pod
 

@@ -14,8 +14,8 @@ from koordra.api import resource_class
 from koordra.api.claims import DeviceClass
 from koordra.api.opaque import parameters
 from koordra.api.resource_class import CLASS_LABEL, ClassRefused, device_class
+from koordra.kube.validation.field_errors import FieldErrors
 from koordra_devcluster.apiserver.fields import structural
-from koordra_devcluster.apiserver.status import FieldErrors
 from tests.unit.api.parameter_schema import schema
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
 
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
+from koordra.kube.validation.field_errors import FieldErrors
+from koordra.kube.validation.refusal import NEEDS_LABEL, admin_access
 from koordra_devcluster.apiserver import status
 from koordra_devcluster.apiserver.fields.schema import format_time
-from koordra_devcluster.apiserver.status import FieldErrors, Refusal
+from koordra_devcluster.apiserver.status import Refusal
 from koordra_devcluster.apiserver.storage.store import Key
-
-ADMIN_ACCESS_LABEL: Final = "resource.kubernetes.io/admin-access"
 
 
 def check_namespace(kind: Kind, obj: Object, namespace: str, place: Object | None) -> None:
@@ -32,26 +31,10 @@ def check_namespace(kind: Kind, obj: Object, namespace: str, place: Object | Non
             name,
             f"unable to create new content in namespace {namespace} because it is being terminated",
         )
-    allowed = (place["metadata"].get("labels") or {}).get(ADMIN_ACCESS_LABEL) == "true"
-    if not allowed and (path := _admin_access(kind, obj)):
+    if path := admin_access(kind, obj, place):
         errors = FieldErrors()
-        errors.forbidden(
-            path,
-            f"admin access to devices requires the `{ADMIN_ACCESS_LABEL}: true` label on the containing namespace",
-        )
+        errors.forbidden(path, NEEDS_LABEL)
         raise status.invalid(kind, name, errors.found)
-
-
-def _admin_access(kind: Kind, obj: Object) -> str:
-    path, spec = "spec", obj.get("spec") or {}
-    if kind == kinds.RESOURCE_CLAIM_TEMPLATES:
-        path, spec = "spec.spec", spec.get("spec") or {}
-    elif kind != kinds.RESOURCE_CLAIMS:
-        return ""
-    for index, request in enumerate((spec.get("devices") or {}).get("requests") or ()):
-        if (request.get("exactly") or {}).get("adminAccess"):
-            return f"{path}.devices.requests[{index}].exactly.adminAccess"
-    return ""
 
 
 def service_account(pod: Object) -> str:

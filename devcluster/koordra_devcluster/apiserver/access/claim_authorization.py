@@ -14,10 +14,11 @@ from typing import Final
 
 from koordra.api import kinds
 from koordra.api.objects import Object
+from koordra.kube.validation.field_errors import FieldErrors
 from koordra_devcluster.apiserver.access import rbac
 from koordra_devcluster.apiserver.access.rbac import Access
 from koordra_devcluster.apiserver.serving.users import NODE_NAME, User
-from koordra_devcluster.apiserver.status import FieldErrors, invalid
+from koordra_devcluster.apiserver.status import invalid
 from koordra_devcluster.apiserver.storage.store import Store
 
 GROUP: Final = "resource.k8s.io"

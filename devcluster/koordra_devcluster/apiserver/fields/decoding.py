@@ -8,12 +8,12 @@ from typing import Any
 
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
+from koordra.kube.validation.field_errors import FieldErrors
 from koordra_devcluster.apiserver import status
 from koordra_devcluster.apiserver.fields import structural
 from koordra_devcluster.apiserver.fields.schema import Decoder, Undecodable
 from koordra_devcluster.apiserver.resources import EVENTS_V1, Served
 from koordra_devcluster.apiserver.serving.users import ADMINISTRATOR, User
-from koordra_devcluster.apiserver.status import FieldErrors
 from koordra_devcluster.apiserver.storage import events
 
 

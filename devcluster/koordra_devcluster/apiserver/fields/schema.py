@@ -24,7 +24,8 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final
 
-from koordra.errors import InvalidInput
+from koordra.errors import InvalidInput, InvalidQuantity
+from koordra.kube.validation.refusal import QUANTITY_TEXT
 from koordra_devcluster.apiserver.fields.admin import ADMIN
 from koordra_devcluster.apiserver.fields.core import CORE
 from koordra_devcluster.apiserver.fields.quantities import canonical
@@ -140,6 +141,8 @@ class Decoder:
             return scalar(value)
         except TypeError:
             raise self._mismatch(value, path, base) from None
+        except InvalidQuantity as error:
+            raise Undecodable(QUANTITY_TEXT) from error
         except InvalidInput as error:
             raise Undecodable(f"{self.kind}.{path}: {error.problem}") from error
 

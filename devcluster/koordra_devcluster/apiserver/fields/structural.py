@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from koordra_devcluster.apiserver.status import FieldErrors
+from koordra.kube.validation.field_errors import FieldErrors
 
 Schema = Mapping[str, Any]
 

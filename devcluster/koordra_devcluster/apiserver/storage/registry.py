@@ -16,6 +16,9 @@ from typing import Any, Final
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
+from koordra.kube.validation import metadata as metadata_rules
+from koordra.kube.validation.classes import CompileCel, accept_cel
+from koordra.kube.validation.field_errors import FieldErrors
 from koordra_devcluster.apiserver import status
 from koordra_devcluster.apiserver.access import admission
 from koordra_devcluster.apiserver.access.claim_authorization import check_claim_status
@@ -24,7 +27,7 @@ from koordra_devcluster.apiserver.fields.decoding import WriteOptions, decode
 from koordra_devcluster.apiserver.fields.schema import format_time
 from koordra_devcluster.apiserver.resources import BY_PATH, CRDS, EVENTS_V1, PRIORITY_CLASSES, Served
 from koordra_devcluster.apiserver.serving.users import ADMINISTRATOR, User
-from koordra_devcluster.apiserver.status import FieldErrors, Refusal
+from koordra_devcluster.apiserver.status import Refusal
 from koordra_devcluster.apiserver.storage import deletion, events, eviction, patches
 from koordra_devcluster.apiserver.storage.custom import CustomKinds, strategy_of
 from koordra_devcluster.apiserver.storage.parts import (
@@ -40,8 +43,6 @@ from koordra_devcluster.apiserver.storage.selectors import Predicate
 from koordra_devcluster.apiserver.storage.store import Entry, Key, Store
 from koordra_devcluster.apiserver.storage.strategies import Rules, Strategy, duplicate
 from koordra_devcluster.apiserver.storage.writing import Change, Writing
-from koordra_devcluster.apiserver.validation import metadata as metadata_rules
-from koordra_devcluster.apiserver.validation.classes import CompileCel, accept_cel
 
 _WAIT_FOR_ACCOUNT: Final = 2.0
 _BUDGETS: Final = BY_PATH["policy", "v1", "poddisruptionbudgets"]

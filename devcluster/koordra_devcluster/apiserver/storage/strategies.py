@@ -17,21 +17,14 @@ from datetime import datetime
 from typing import Final
 
 from koordra.api.objects import Object
+from koordra.kube.validation import classes, requests
+from koordra.kube.validation.classes import CompileCel
+from koordra.kube.validation.field_errors import FieldErrors
+from koordra.kube.validation.refusal import default_requests
 from koordra_devcluster.apiserver.fields import pod_defaults, workload_defaults
 from koordra_devcluster.apiserver.fields.schema import format_time
 from koordra_devcluster.apiserver.resources import GENERIC_WORKLOAD
-from koordra_devcluster.apiserver.status import FieldErrors
-from koordra_devcluster.apiserver.validation import (
-    classes,
-    definitions,
-    nodes,
-    pods,
-    requests,
-    slices,
-    status,
-    workloads,
-)
-from koordra_devcluster.apiserver.validation.classes import CompileCel
+from koordra_devcluster.apiserver.validation import definitions, nodes, pods, slices, status, workloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +74,8 @@ class Strategy:
 
 
 def _default_requests(obj: Object, rules: Rules) -> None:
-    spec = obj.setdefault("spec", {})
-    claim = spec.get("spec", {}) if obj["kind"] == "ResourceClaimTemplate" else spec
-    for request in (claim.get("devices") or {}).get("requests") or ():
-        bodies = [request["exactly"]] if "exactly" in request else []
-        for body in [*bodies, *(request.get("firstAvailable") or ())]:
-            if not body.get("allocationMode"):
-                body["allocationMode"] = "ExactCount"
-            if body["allocationMode"] == "ExactCount" and not body.get("count"):
-                body["count"] = 1
-            for toleration in body.get("tolerations") or ():
-                toleration.setdefault("operator", "Equal")
+    obj.setdefault("spec", {})
+    default_requests(obj)
     _default_status_tolerations(obj, rules)
 
 

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from koordra.api.objects import Object
+from koordra.kube.validation.field_errors import FieldErrors
 from koordra_devcluster.apiserver.fields.schema import format_time
-from koordra_devcluster.apiserver.status import FieldErrors
 
 
 def default_definition(definition: Object) -> None:

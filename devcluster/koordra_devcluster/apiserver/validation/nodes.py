@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from koordra.api.objects import Object
-from koordra_devcluster.apiserver.status import FieldErrors
-from koordra_devcluster.apiserver.validation import names
+from koordra.kube.validation import names
+from koordra.kube.validation.field_errors import FieldErrors
 
 NODE_TAINT_EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 

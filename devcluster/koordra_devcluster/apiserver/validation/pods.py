@@ -14,8 +14,9 @@ from typing import Any, Final
 from koordra import quantity
 from koordra.api.objects import Object
 from koordra.errors import InvalidQuantity
-from koordra_devcluster.apiserver.status import FieldErrors
-from koordra_devcluster.apiserver.validation import names, nodes
+from koordra.kube.validation import names
+from koordra.kube.validation.field_errors import FieldErrors
+from koordra_devcluster.apiserver.validation import nodes
 
 MUTABLE_TEXT: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"

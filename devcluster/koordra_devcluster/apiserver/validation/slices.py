@@ -14,8 +14,9 @@ from typing import Final
 from koordra import quantity
 from koordra.api.objects import Object
 from koordra.errors import InvalidQuantity
-from koordra_devcluster.apiserver.status import FieldErrors
-from koordra_devcluster.apiserver.validation import classes, names, nodes
+from koordra.kube.validation import classes, names
+from koordra.kube.validation.field_errors import FieldErrors
+from koordra_devcluster.apiserver.validation import nodes
 
 MAX_DEVICES: Final = 128
 MAX_DEVICES_WITH_TAINTS_OR_COUNTERS: Final = 64

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from koordra.api.objects import Object
-from koordra_devcluster.apiserver.status import FieldErrors
-from koordra_devcluster.apiserver.validation import classes, names, nodes
+from koordra.kube.validation import classes, names
+from koordra.kube.validation.field_errors import FieldErrors
+from koordra_devcluster.apiserver.validation import nodes
 
 MAX_RESULTS: Final = 32
 MAX_CONFIG: Final = 64

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from koordra.api.objects import Object
-from koordra_devcluster.apiserver.status import FieldErrors
+from koordra.kube.validation.field_errors import FieldErrors
 from koordra_devcluster.apiserver.storage.selectors import label_selector_matches
 from koordra_devcluster.apiserver.validation import pods
 

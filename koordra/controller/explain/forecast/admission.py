@@ -3,7 +3,7 @@ them, or in whose words they would be refused. Pure.
 
     with a uid                    as it is: it comes from a cluster
     ResourceClasses               the DeviceClasses that they mean
-    classes, templates, claims    /mutate/claims, /validate
+    classes, templates, claims    /mutate/claims, what the API server refuses itself, /validate
     pods                          /mutate/legacy (--legacy-pods), /mutate/pods; then the claims of their
                                   templates are made
 
@@ -33,6 +33,7 @@ from koordra.api.kinds import (
 )
 from koordra.api.objects import Fields, Object
 from koordra.api.resource_class import RESOURCE_CLASSES
+from koordra.cel.selectors import admission_error
 from koordra.compat.settings import Settings
 from koordra.controller.allocation.reserved.quotas import Quotas
 from koordra.controller.cache.changes import Tables, key_of, tables_of
@@ -50,6 +51,8 @@ from koordra.controller.resource_class.expansion import with_device_classes
 from koordra.controller.webhook.handlers import mutate_claims, mutate_pods, validate
 from koordra.controller.webhook.lookups import KnownObjects, ReviewLookups
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
+from koordra.errors import InvalidInput
+from koordra.kube.validation.refusal import refusal
 
 _SEEN: Final = {
     kind.kind: kind
@@ -64,6 +67,7 @@ _SEEN: Final = {
     )
 }
 """In the order in which they are admitted; nobody looks at the others."""
+_compile: Final = partial(admission_error, list_attributes=False)
 _RANKS: Final = {kind: rank for rank, kind in enumerate(_SEEN)}
 
 
@@ -157,6 +161,15 @@ class _Store:
             obj = obj if said.object is None else said.object
         self._put(kind, obj)
 
+    def judged_by_server(self, asked: AdmissionRequest, _in_native: bool) -> AdmissionResponse:
+        """As the API server, after the webhooks that change objects and before those that judge them."""
+        kind = _SEEN[asked.kind]
+        left = objects.without(objects.metadata(asked.object), "ownerReferences")  # owners have no uid yet
+        why = refusal(
+            kind, {**asked.object, "metadata": left}, self.known(NAMESPACES, asked.namespace) or {}, _compile
+        )
+        return AdmissionResponse((InvalidInput(why),) if why else ())
+
     def _put(self, kind: Kind, obj: Object) -> None:
         self._tables[kind][key_of(kind, obj)] = obj
         if kind is PODS:
@@ -244,9 +257,18 @@ def _of_webhook(handler: Callable[[AdmissionRequest, KnownObjects, bool], Admiss
 
 _Step = Callable[[_Store, AdmissionRequest, bool], AdmissionResponse]
 _STEPS: Final[Mapping[Kind, tuple[_Step, ...]]] = {
-    DEVICE_CLASSES: (_of_webhook(validate),),
-    RESOURCE_CLAIM_TEMPLATES: (_of_webhook(mutate_claims), _of_webhook(validate)),
-    RESOURCE_CLAIMS: (_of_webhook(mutate_claims), _of_webhook(validate), _Store.claim_quota),
+    DEVICE_CLASSES: (_Store.judged_by_server, _of_webhook(validate)),
+    RESOURCE_CLAIM_TEMPLATES: (
+        _of_webhook(mutate_claims),
+        _Store.judged_by_server,
+        _of_webhook(validate),
+    ),
+    RESOURCE_CLAIMS: (
+        _of_webhook(mutate_claims),
+        _Store.judged_by_server,
+        _of_webhook(validate),
+        _Store.claim_quota,
+    ),
     PODS: (_Store.legacy, _of_webhook(mutate_pods)),
 }
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from koordra.kube.validation.field_errors import FieldErrors
 from koordra.placement import plan
 from koordra.topology.machine import Machine
-from koordra_devcluster.apiserver.status import FieldErrors
 from koordra_devcluster.apiserver.validation.slices import resource_slice
 from tests.machines import catalogue
 from tests.machines.placements import with_every_placement

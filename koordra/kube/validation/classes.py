@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from koordra.api.objects import Object
-from koordra_devcluster.apiserver.status import FieldErrors
-from koordra_devcluster.apiserver.validation import names
+from koordra.kube.validation import names
+from koordra.kube.validation.field_errors import FieldErrors
 
 CompileCel = Callable[[str], "str | None"]
 """Answers why a CEL device expression does not compile, or None where it does."""
@@ -31,7 +31,7 @@ def accept_cel(expression: str) -> str | None:
         depth += (letter in "([{") - (letter in ")]}")
         if depth < 0:
             break
-    return None if depth == 0 else "Syntax error: unbalanced brackets"
+    return None if depth == 0 and expression else "Syntax error: unbalanced brackets, or nothing at all"
 
 
 def selectors(errors: FieldErrors, path: str, found: Sequence[Object], compile_cel: CompileCel) -> None:
@@ -43,9 +43,7 @@ def selectors(errors: FieldErrors, path: str, found: Sequence[Object], compile_c
             errors.required(here)
             continue
         expression = selector["cel"].get("expression", "")
-        if not expression:
-            errors.required(f"{here}.expression")
-        elif len(expression.encode()) > MAX_EXPRESSION:
+        if len(expression.encode()) > MAX_EXPRESSION:
             errors.too_long(f"{here}.expression", MAX_EXPRESSION)
         elif (problem := compile_cel(expression)) is not None:
             errors.invalid(f"{here}.expression", expression, f"compilation failed: {problem}")

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from koordra.api.objects import Object
-from koordra_devcluster.apiserver.status import FieldErrors
-from koordra_devcluster.apiserver.validation import classes, metadata, names
-from koordra_devcluster.apiserver.validation.classes import CompileCel
+from koordra.kube.validation import classes, metadata, names
+from koordra.kube.validation.classes import CompileCel
+from koordra.kube.validation.field_errors import FieldErrors
 
 MAX_REQUESTS: Final = 32
 MAX_CONSTRAINTS: Final = 32
@@ -32,7 +32,7 @@ def claim_spec(errors: FieldErrors, spec: Object, path: str, compile_cel: Compil
         _request(errors, f"{path}.devices.requests[{index}]", request, compile_cel)
         name = request.get("name", "")
         if name in known:
-            errors.duplicate(f"{path}.devices.requests[{index}].name", name)
+            errors.duplicate(f"{path}.devices.requests[{index}]", name)
         known.add(name)
     referable = known | {
         f"{request.get('name')}/{alternative.get('name')}"
@@ -56,7 +56,7 @@ def template(errors: FieldErrors, obj: Object, compile_cel: CompileCel) -> None:
 
 
 def _request(errors: FieldErrors, path: str, request: Object, compile_cel: CompileCel) -> None:
-    names.label(errors, f"{path}.name", request.get("name"))
+    names.request(errors, f"{path}.name", request.get("name"))
     alternatives = request.get("firstAvailable") or ()
     exactly = request.get("exactly")
     if exactly is None and not alternatives:
@@ -74,7 +74,7 @@ def _request(errors: FieldErrors, path: str, request: Object, compile_cel: Compi
     seen: set[str] = set()
     for index, alternative in enumerate(alternatives):
         here = f"{path}.firstAvailable[{index}]"
-        names.label(errors, f"{here}.name", alternative.get("name"))
+        names.request(errors, f"{here}.name", alternative.get("name"))
         if alternative.get("name") in seen:
             errors.duplicate(f"{here}.name", alternative.get("name"))
         seen.add(alternative.get("name", ""))
@@ -82,7 +82,8 @@ def _request(errors: FieldErrors, path: str, request: Object, compile_cel: Compi
 
 
 def _body(errors: FieldErrors, path: str, body: Object, compile_cel: CompileCel) -> None:
-    """What `exactly` and an alternative have in common. Mode and count are defaulted before this."""
+    """What `exactly` and an alternative have in common. Mode and count are defaulted before this; names and
+    amounts of capacities are anything: 1.36.2 takes them."""
     names.subdomain(errors, f"{path}.deviceClassName", body.get("deviceClassName"))
     classes.selectors(errors, f"{path}.selectors", body.get("selectors") or (), compile_cel)
     mode, count = body.get("allocationMode", "ExactCount"), body.get("count", 0)
@@ -95,10 +96,6 @@ def _body(errors: FieldErrors, path: str, body: Object, compile_cel: CompileCel)
     else:
         errors.not_supported(f"{path}.allocationMode", mode, MODES)
     classes.tolerations(errors, f"{path}.tolerations", body.get("tolerations") or ())
-    for name, value in ((body.get("capacity") or {}).get("requests") or {}).items():
-        here = f"{path}.capacity.requests[{name}]"
-        names.attribute_name(errors, here, name)
-        names.amount(errors, here, value)
 
 
 def _constraints(errors: FieldErrors, path: str, constraints: Sequence[Object], referable: set[str]) -> None:
@@ -109,7 +106,10 @@ def _constraints(errors: FieldErrors, path: str, constraints: Sequence[Object], 
         _references(errors, f"{here}.requests", constraint.get("requests") or (), referable)
         kinds = [kind for kind in ("matchAttribute", "distinctAttribute") if constraint.get(kind) is not None]
         if not kinds:
-            errors.required(here, "exactly one of `matchAttribute` or `distinctAttribute` is required")
+            errors.required(
+                here,
+                'exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set',
+            )
         elif len(kinds) > 1:
             errors.invalid(here, kinds, "only one of `matchAttribute` or `distinctAttribute` may be set")
         for kind in kinds:

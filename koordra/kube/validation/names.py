@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from koordra import quantity
 from koordra.errors import InvalidQuantity
-from koordra_devcluster.apiserver.status import FieldErrors
+from koordra.kube.validation.field_errors import FieldErrors
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -73,6 +73,14 @@ def label(errors: FieldErrors, path: str, value: Any) -> None:
         errors.invalid(path, value, LABEL_TEXT)
 
 
+def request(errors: FieldErrors, path: str, value: Any) -> None:
+    """The name of a request or an alternative; an empty one is a wrong one."""
+    if not value:
+        errors.invalid(path, "", LABEL_TEXT)
+    else:
+        label(errors, path, value)
+
+
 def subdomain(errors: FieldErrors, path: str, value: Any, limit: int = 253) -> None:
     if not value:
         errors.required(path)
@@ -126,7 +134,10 @@ def attribute_name(errors: FieldErrors, path: str, value: str, *, domain_require
     domain, slash, name = value.partition("/")
     if not slash:
         if domain_required:
-            errors.invalid(path, value, "a valid fully qualified name must include a domain")
+            errors.invalid(
+                path, value, "a fully qualified name must be a domain and a name separated by a slash"
+            )
+            return
         domain, name = "", value
     elif not is_subdomain(domain, 63):
         errors.invalid(path, domain, SUBDOMAIN_TEXT if domain else "the domain must not be empty")

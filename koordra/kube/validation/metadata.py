@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from koordra.api.objects import Object
-from koordra_devcluster.apiserver.status import FieldErrors
-from koordra_devcluster.apiserver.validation import names
+from koordra.kube.validation import names
+from koordra.kube.validation.field_errors import FieldErrors
 
 MAX_ANNOTATIONS: Final = 256 * 1024
 _BUILTIN_FINALIZERS: Final = frozenset({"orphan", "foregroundDeletion", "kubernetes"})
