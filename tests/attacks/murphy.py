@@ -45,7 +45,8 @@ MURPHY: Final = (
         "webhook-away",
         "no replica of the webhook answers",
         "bounded",
-        "claims with parameters of koordra's are refused until one does; all others, and all pods, are admitted",
+        "claims for koordra's classes are refused until one does, for nobody counts them, and are made then by whoever made them before; claims "
+        "for other classes, and all pods, are admitted, and what is there already is placed",
         seen=(answer("failed calling webhook"),),
     ),
     Attack(
@@ -74,7 +75,7 @@ MURPHY: Final = (
         "namespace-deleted",
         "somebody deletes the namespace koordra-system, with the programs, their accounts, the Lease, the keys and all ConfigMaps in it",
         "detected",
-        "what runs goes on, with its devices. Claims with parameters of koordra's are refused, all others and all pods come in, and wait. "
+        "what runs goes on, with its devices. Claims for koordra's classes are refused, all others and all pods come in, and wait. "
         "Apply the manifests again: what waited is placed, and nothing is given twice. What was learned of the workload is learned anew",
         seen=(answer("failed calling webhook"),),
         own_cluster=True,

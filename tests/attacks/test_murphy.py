@@ -159,14 +159,17 @@ def namespace_deleted(scene: Scene) -> Outcome:
     ask(scene, "before", count=8)
     scene.wait(lambda: scene.allocated("before"), "the claim placed")
     before = scene.results("before")
+    scene.claim("meanwhile", count=7)
+    scene.claim("too-much", count=2)
     scene.admin.delete(kinds.NAMESPACES, "koordra-system")
     cluster.stop_programs()
     scene.wait(lambda: not namespace_is_there(scene), "the namespace's end")
     try:
         asked = partial(scene.claim, "asks", config=({**misspelt(), "isolatoin": "limiter"},))
         assert scene.attempt(asked, unanswered=True) == "refused"
-        ask(scene, "meanwhile", count=7)
-        ask(scene, "too-much", count=2)
+        assert scene.attempt(partial(scene.claim, "uncounted"), unanswered=True) == "refused"
+        scene.pod("meanwhile", "meanwhile")
+        scene.pod("too-much", "too-much")
     finally:
         cluster.installation.apply()
         cluster.start_programs()
@@ -242,6 +245,7 @@ def webhooks_deleted(scene: Scene) -> Outcome:
 
 @attack("webhook-away")
 def webhook_away(scene: Scene) -> Outcome:
+    scene.claim("there")
     for kind in HOOKS:
         found = scene.admin.get(kind, "koordra")
         entries = [
@@ -252,12 +256,24 @@ def webhook_away(scene: Scene) -> Outcome:
     try:
         asked = partial(scene.claim, "asks", config=({**misspelt(), "isolatoin": "limiter"},))
         assert scene.attempt(asked, unanswered=True) == "refused"
-        scene.innocent_is_placed()
-        return "bounded"
+        assert scene.attempt(partial(scene.claim, "uncounted"), unanswered=True) == "refused"
+        scene.create(kinds.RESOURCE_CLAIMS, of_another_driver())
+        scene.pod("there", "there")
+        scene.wait(lambda: scene.allocated("there"), "the claim that was there placed")
     finally:
         for kind in HOOKS:
             scene.admin.delete(kind, "koordra")
         scene.wait(scene.cluster.installation.webhook_answers, "the webhook")
+    scene.innocent_is_placed()
+    return "bounded"
+
+
+def of_another_driver() -> Object:
+    exactly = {"deviceClassName": "example.com"}
+    return {
+        "metadata": {"name": "of-another"},
+        "spec": {"devices": {"requests": [{"name": "one", "exactly": exactly}]}},
+    }
 
 
 @attack("rights-taken-away")

@@ -13,12 +13,11 @@ import pytest
 
 from koordra.api.kinds import RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller import leadership
 from koordra.controller.allocation import writes
 from koordra.controller.allocation.writes import Writer, WriteResult
 from koordra.controller.cache import assume_cache
 from koordra.controller.cache.assume_cache import AssumeCache
-from koordra.controller.reconcile import reconciler
+from koordra.controller.reconcile import leadership, reconciler
 from koordra.controller.reconcile.allocation_step import AllocationStep
 from koordra.controller.reconcile.leadership import LeaderLease
 from koordra.errors import NotFound

@@ -203,10 +203,10 @@ class Placer:
                 log.info("leftover_table_learned", claims=self.order.table.pods)
 
     def in_use(self, cache: ClusterCache) -> Iterable[InUse]:
-        """What pods run with now."""
+        """What pods run with now; read when somebody looks."""
         reader = UseReader(self, cache)
         reader.read(cache.pod_index.entries.values())
-        return reader.in_use
+        yield from reader.in_use
 
     # questions
 

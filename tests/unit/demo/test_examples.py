@@ -18,7 +18,7 @@ from koordra_devcluster.demo.programs import installed
 OPERATED = {
     "job-jobset": ("jobset",),
     "job-kueue": ("kueue",),
-    "job-kueue-shares": ("kueue",),
+    "kueue-shares": ("kueue",),
     "job-training-operator": ("training-operator",),
     "job-volcano": ("volcano",),
     "rdma": ("multus",),
