@@ -57,6 +57,8 @@ FOUND = {
     7_000_383: "the same",
     7_100_059: "whose claim it was that got devices after its pod was gone was not known to the model",
     7_200_279: "a claim got devices before there was any pod, and the model asked for its history",
+    10_500_140: "workers that start after a head were refused once it had ended well and they were made anew",
+    10_600_200: "the same",
     10_300_525: "a hold whose creation had no answer was forgotten, and its card went to another claim",
     10_201_365: "that a head without a place gets a worker's of its own gang was not known to the model",
     9_002_307: "a launcher that came past its gate and ran started its gang, member by member",

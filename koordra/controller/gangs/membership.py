@@ -258,11 +258,11 @@ class GangIndex:
             return None
         if ref.source is not Source.KOORDRA and not any(member.concerns_koordra for member in members):
             return None
-        terms = terms_of(ref, living, self.cache.pod_groups)
+        ended = frozenset(ended_role(role_of_pod(pod)) for pod in pods if _ended_well(pod))
+        terms = terms_of(ref, living, self.cache.pod_groups, ended=ended)
         if terms is None:
             return None
-        ended = [role_of_pod(pod) for pod in pods if _ended_well(pod)] if terms.order else []
-        return Gang(ref, terms, members, _done(pods, living), frozenset(map(ended_role, ended)))
+        return Gang(ref, terms, members, _done(pods, living), ended if terms.order else frozenset())
 
     def _member(self, pod: Object, index: MemberIndex | None) -> Member:
         entry = self.cache.pod_index.entries.get(objects.uid(pod))

@@ -317,6 +317,21 @@ def test_who_comes_to_others_of_his_role_that_have_started_starts() -> None:
     assert went(cluster) == ["w0", "w1"]
 
 
+def test_workers_that_are_made_again_start_after_a_head_that_has_ended_well() -> None:
+    cluster = cluster_of("aaa")
+    started_after(cluster)
+    cluster.settle()
+    ready(cluster, "head")
+    ready(cluster, "w0")
+    cluster.api.edit(PODS, "head", lambda found: found["status"].update(phase="Succeeded"))
+    cluster.pod_ends("w0", "w0")
+    cluster.pod_ends("w1", "w1")
+    for name in ("w2", "w3"):
+        join(cluster, name, role("workers", **{GANG_START_AFTER: "head"}))
+    cluster.settle()
+    assert went(cluster) == ["head", "w2", "w3"]
+
+
 # roles within roles
 
 

@@ -104,8 +104,11 @@ class StartOrder(NamedTuple):
     roles: Mapping[str, frozenset[str]]
 
 
-def start_order(pods: Sequence[Object], problems: list[str], *, whole: bool) -> StartOrder:
-    """`whole`: everybody is there, so that a role that nobody is in cannot be meant."""
+def start_order(
+    pods: Sequence[Object], problems: list[str], *, whole: bool, ended: Collection[str] = ()
+) -> StartOrder:
+    """`whole`: everybody is there, so that a role that nobody is in cannot be meant, unless somebody of it
+    has ended well (`ended`, as `ended_role` calls them)."""
     telling = {objects.uid(pod): words for pod in pods if (words := _after(pod))}
     longest = max(map(len, telling.values()), default=0)
     if longest > MOST_BEFORE:
@@ -121,7 +124,7 @@ def start_order(pods: Sequence[Object], problems: list[str], *, whole: bool) -> 
     before: dict[str, set[str]] = {}
     for name in sorted(set[str]().union(*after.values())):
         before[name] = {role for role in roles if is_inside(role, name)}
-        if whole and not before[name]:
+        if whole and not before[name] and ended_role(name) not in ended:
             known = ", ".join(sorted(filter(None, roles))) or "none"
             problems.append(f"{GANG_START_AFTER} names {name[:60]!r}, and its roles are: {known}")
     if _is_circular({role: {one for name in names for one in before[name]} for role, names in after.items()}):

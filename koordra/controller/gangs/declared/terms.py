@@ -14,7 +14,7 @@ a gang has a group that is none, is invalid, and nothing of it starts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
@@ -130,12 +130,17 @@ class Terms:
 
 
 def terms_of(
-    ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Object], *, labelled: bool = True
+    ref: GangRef,
+    pods: Iterable[Object],
+    pod_groups: Mapping[str, Object],
+    *,
+    labelled: bool = True,
+    ended: Collection[str] = (),
 ) -> Terms | None:
     """The terms that all members agree on; None where the pod group says that it is no gang.
 
     `pod_groups`: `API group/namespace/name` -> object. `labelled`: the pods have all their labels; not while
-    they are being created.
+    they are being created. `ended`: as `Gang` has it.
     """
     said = Said(list(pods), [])
     problems = said.problems
@@ -181,7 +186,8 @@ def terms_of(
         )
     if ref.source is Source.KOORDRA and least is None and not problems:
         problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
-    order = start_order(said.pods, problems, whole=labelled and len(said.pods) >= (least or 1))
+    whole = labelled and len(said.pods) >= (least or 1)
+    order = start_order(said.pods, problems, whole=whole, ended=ended)
     subgroups = subgroups_of(ref, said.pods, spec, pod_groups)
     roles = roles_of(ref, said, spec, order, subgroups)
     if subgroups.all:

@@ -186,7 +186,7 @@ def awaiting(gang: Gang, kept: Kept, now: float, known: Known) -> tuple[Gang, fl
     terms = gang.terms
     if found.members:  # they may have a role of their own, or another opinion
         pods = [member.pod for member in (*gang.members, *found.members)]
-        terms = terms_of(gang.ref, pods, known.pod_groups) or terms
+        terms = terms_of(gang.ref, pods, known.pod_groups, ended=gang.ended) or terms
     changed = replace(
         gang, terms=terms, coming=found.members, coming_like=found.like, kept=named, unused=kept.unused
     )
