@@ -7,7 +7,6 @@ import platform
 import struct
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -207,18 +206,3 @@ def test_a_context_of_no_size_is_refused(text: str) -> None:
     result = CliRunner().invoke(command, ["--node-name", "n", "--limiter-context", text])
     assert result.exit_code == 2
     assert "--limiter-context" in result.output
-
-
-def test_a_share_in_which_no_context_has_room_is_refused_in_words(tmp_path: Path, installed: Path) -> None:
-    """But for a claim that runs: the node may have learnt of larger contexts since."""
-    contexts = [600 << 20]
-    backend = LimiterIsolation(tmp_path, installed=[installed], context_bytes=lambda _uuid: contexts[0])
-    with pytest.raises(PrepareError, match=r"memory 512Mi of .* is below 600Mi, which a CUDA context takes"):
-        backend.start(replace(SHARE, memory_bytes=512 << 20), GpuConfig())
-    assert not (backend.claims / CLAIM).exists()
-    backend.start(replace(SHARE, memory_bytes=600 << 20), GpuConfig())
-    contexts[0] = 700 << 20
-    backend.start(replace(SHARE, memory_bytes=600 << 20), GpuConfig())
-    backend.start(replace(SHARE, claim_uid="another", memory_bytes=None), GpuConfig())
-    backend.stop(claim_uid=CLAIM, device=SHARE.device)
-    backend.stop(claim_uid="another", device=SHARE.device)

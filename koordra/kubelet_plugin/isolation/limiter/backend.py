@@ -68,7 +68,6 @@ from koordra.kubelet_plugin.nvidia_driver.driver_libraries import LIBRARY_FOLDER
 from koordra.kubelet_plugin.sampling.host_processes import REGIONS_FOLDER, mount_of, mounts
 from koordra.logs import get_logger
 from koordra.node_state.selinux import give_to_containers
-from koordra.quantity import canonical
 
 log = get_logger(__name__)
 
@@ -169,7 +168,6 @@ class LimiterIsolation:
         return NoIsolation().edits(share, config) + ContainerEdits(mounts=mounts)
 
     def start(self, share: Share, config: GpuConfig) -> None:
-        self._refuse_without_context(share)
         try:
             self._install()
             make_folder(self.claims / share.claim_uid)
@@ -189,18 +187,6 @@ class LimiterIsolation:
             raise PrepareError(
                 f"isolation limiter: the region of claim {share.claim_uid}: {error}"
             ) from error
-
-    def _refuse_without_context(self, share: Share) -> None:
-        """Of a claim that is new here: the limiter keeps so much for each context, so that in less nothing of
-        CUDA's could begin. Raises PrepareError."""
-        least = self._context_bytes(share.uuid)
-        if share.memory_bytes is None or share.memory_bytes >= least:
-            return
-        if not (self.claims / share.claim_uid / "policy").exists():
-            raise PrepareError(
-                f"isolation limiter: memory {canonical(share.memory_bytes)} of {share.device} is below {canonical(least)}, which a CUDA "
-                "context takes on such a card: no program of CUDA's could begin; ask for more, for every process of the claim"
-            )
 
     def stop(self, *, claim_uid: str, device: str) -> None:
         """The devices of a claim stop together, so the first takes the region away."""
