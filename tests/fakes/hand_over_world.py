@@ -110,6 +110,8 @@ class HandOverWorld:
     others: Mapping[str, str] = field(default_factory=dict)
     given: bool = False
     """koordra has left the cards to whom the label names, and still does: his containers are not refused."""
+    seen: str = ""
+    """The label as koordra saw it last."""
     number: int = 0
     inside: bool = False
     happened: list[str] = field(default_factory=list)
@@ -181,7 +183,8 @@ class HandOverWorld:
         finally:
             self.inside = False
         standing = next(each for each in self.hand_over.standings if each.kind is GPUS)
-        self.given = self.given or (standing.phase is Phase.LEFT and standing.to == self.label == "hami")
+        is_left = standing.phase is Phase.LEFT and standing.to == self.label == "hami"
+        self.given = self.given or (is_left and self.seen == self.label)
 
     def revive(self) -> None:
         while True:
@@ -257,6 +260,7 @@ class HandOverWorld:
     def update_node(self) -> None:
         """The Node is as the kubelet is by now, and koordra sees it."""
         self.allocatable = len(self.machine.gpus) if self.plugin else 0
+        self.seen = self.label
         self.hand_over.see_node(self.node())
 
     def admit(self) -> None:

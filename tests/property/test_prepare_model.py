@@ -112,7 +112,7 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
         0,
     ),
     # Who holds what is not looked at, or not told apart.
-    (device_state, "holders=checkpoint.of_boot(inventory.boot_id)", "holders=()", 0),
+    (device_state, "[self._enlarged(one) for one in checkpoint.of_boot(inventory.boot_id)]", "()", 0),
     (device_state, "nonce=held.nonce if held else self._new_nonce()", "nonce=self._new_nonce()", 1),
     (
         device_state,
