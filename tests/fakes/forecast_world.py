@@ -157,8 +157,9 @@ class ForecastWorld:
 
     def _make_claims(self) -> None:
         """As kube-controller-manager does, of the templates that there are, under names that nobody can
-        foretell."""
-        given = [*self.api.all(PODS), *self.api.all(RESOURCE_CLAIM_TEMPLATES)]
+        foretell, in the order in which the pods came."""
+        pods = sorted(self.api.all(PODS), key=lambda pod: int(pod["metadata"]["resourceVersion"]))
+        given = [*pods, *self.api.all(RESOURCE_CLAIM_TEMPLATES)]
         called, over = dict[str, str](), set[str]()
         made = [obj for obj in with_template_claims(given) if obj not in given]
         for claim in (dict(one) for one in made if one["kind"] == RESOURCE_CLAIMS.kind):
