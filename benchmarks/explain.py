@@ -57,7 +57,7 @@ class Client:
     def list(self, kind, **_):
         return [{"metadata": {"namespace": "team", "name": "c"}}], ""
 client = Client()
-_show(of_cluster(client, ["c"], "team", Scope(), Cluster(client)), "text")
+_show((of_cluster(client, ["c"], "team", Scope(), Cluster(client)), {}, ""), "text")
 """
 _PLAIN = "import kubernetes.config, urllib3"
 
