@@ -59,6 +59,7 @@ FOUND = {
     7_200_279: "a claim got devices before there was any pod, and the model asked for its history",
     10_500_140: "workers that start after a head were refused once it had ended well and they were made anew",
     10_600_200: "the same",
+    10_402_396: "a seat whose end had no answer was over here already, and its card went to another claim",
     10_300_525: "a hold whose creation had no answer was forgotten, and its card went to another claim",
     10_201_365: "that a head without a place gets a worker's of its own gang was not known to the model",
     9_002_307: "a launcher that came past its gate and ran started its gang, member by member",

@@ -36,7 +36,8 @@ class HoldWrites:
         self._unwritten.discard(key)
 
     def change(self, wanted: DeviceHold, hold: DeviceHold) -> bool:
-        """Without seats it is deleted. Whether the API server refused. Raises ApiUnreachable."""
+        """Without seats it is deleted. Whether the API server refused. What a seat that goes has held is
+        nobody else's until the API server has said that it went. Raises ApiUnreachable."""
         if wanted.spec() == hold.spec() and hold.key not in self._unwritten:
             return False
         if not objects.resource_version(hold.obj):
@@ -46,7 +47,7 @@ class HoldWrites:
             hold = replace(hold, obj=there)
         key, cache, writer = hold.key, self._context.cache, self._context.writer
         obj: Object = {**hold.obj, "spec": wanted.spec()}
-        cache.put_hold(key, obj)
+        cache.put_hold(key, {**obj, "spec": _with_seats_of(wanted, hold).spec()})
         self._unwritten.add(key)
         written = writer.change_hold(obj) if wanted.seats else writer.delete_hold(obj)
         if written.outcome is WriteOutcome.REFUSED:
@@ -90,6 +91,13 @@ class HoldWrites:
             there = self._context.writer.find(DEVICE_HOLDS, objects.name(body), namespace)
             cache.put_hold(hold.key, there)
         return cache.holds.get(hold.key)
+
+
+def _with_seats_of(wanted: DeviceHold, before: DeviceHold) -> DeviceHold:
+    """A seat that is exchanged has its new place alone."""
+    kept = {(seat.name, seat.pod) for seat in wanted.seats}
+    gone = (seat for seat in before.seats if (seat.name, seat.pod) not in kept)
+    return replace(wanted, seats=(*wanted.seats, *gone))
 
 
 def in_objects(holds: Sequence[DeviceHold], seats: Sequence[Seat | None]) -> list[tuple[Seat, ...]]:
