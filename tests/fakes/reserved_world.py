@@ -1,20 +1,24 @@
 """The gangs' model world with Reservations: cards are kept for the pods of some jobs, for a while.
 
 What must hold beside everything else: what is reserved is given to nobody but its owners, or who is more
-urgent; when all is quiet and no Reservation is left, nothing is kept for one.
+urgent; when all is quiet and no Reservation is left, nothing is kept for one. A hold that reaches the server
+after its sender's time is known to no successor who listed before it: nobody is blamed for what it holds.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from koordra.api import names
 from koordra.api.kinds import DEVICE_HOLDS, RESERVATIONS
 from koordra.api.objects import Object
 from tests.fakes.gang_world import GangWorld
+from tests.fakes.model_api import Request
 from tests.fakes.model_planner import CARD
-from tests.fakes.model_world import use_of
+from tests.fakes.model_world import TIMES, Controller, InFlight, use_of
 
 
 class ReservedWorld(GangWorld):
@@ -23,6 +27,8 @@ class ReservedWorld(GangWorld):
     def __init__(self, seed: int, planner: Callable[..., Any]) -> None:
         self.reservations = 0
         """Reservations that were made."""
+        self.unfenced: set[str] = set()
+        """Holds (by uid) that were written after the time of who wrote them."""
         super().__init__(seed, planner)
         self.api.history.setdefault(RESERVATIONS.plural, [])
 
@@ -61,6 +67,29 @@ class ReservedWorld(GangWorld):
     def owners(self) -> set[str]:
         return super().owners() | {one["metadata"]["uid"] for one in self.api.table(RESERVATIONS).values()}
 
+    def land(self, sender: Controller, request: Request, what: str) -> Object:
+        if what == DEVICE_HOLDS.plural:
+            is_in_time = sender.lease.may_write() and not sender.is_beyond()
+            request = partial(self.hold_arrives, request, math.inf if is_in_time else -math.inf)
+        return super().land(sender, request, what)
+
+    def sent(self, sender: Controller, request: Request, what: str) -> InFlight:
+        if what == DEVICE_HOLDS.plural:
+            until = -math.inf if sender.is_beyond() else self.now + TIMES.timeout
+            request = partial(self.hold_arrives, request, until)
+        return super().sent(sender, request, what)
+
+    def hold_arrives(self, request: Request, until: float) -> Object:
+        """`until`: when the time of its sender is over."""
+        before = self.api.table(DEVICE_HOLDS).copy()
+        answer = request()
+        after = self.api.table(DEVICE_HOLDS)
+        if self.now > until:
+            self.unfenced |= {
+                obj["metadata"]["uid"] for key, obj in after.items() if before.get(key) is not obj
+            }
+        return answer
+
     def kept_seats(self) -> list[tuple[Object, dict[tuple[str, str], int]]]:
         """The hold and the GiB by card of each seat of a Reservation."""
         return [
@@ -78,7 +107,7 @@ class ReservedWorld(GangWorld):
         pod, used = self.pod_of(claim), use_of(claims.values())
         labels = {} if pod is None else pod["metadata"].get("labels") or {}
         priority = 0 if pod is None else pod["spec"].get("priority", 0)
-        kept = self.kept_seats()
+        kept = [entry for entry in self.kept_seats() if entry[0]["metadata"]["uid"] not in self.unfenced]
         for card, amount in use_of([claim]).items():
             reserved = sum(cards.get(card, 0) for _, cards in kept)
             for hold, cards in kept if used.get(card, 0) + reserved > CARD else ():

@@ -57,6 +57,7 @@ FOUND = {
     7_000_383: "the same",
     7_100_059: "whose claim it was that got devices after its pod was gone was not known to the model",
     7_200_279: "a claim got devices before there was any pod, and the model asked for its history",
+    11_000_224: "a hold landed after its sender's lease, when a successor had listed, and was not known to it",
     10_500_140: "workers that start after a head were refused once it had ended well and they were made anew",
     10_600_200: "the same",
     10_402_396: "a seat whose end had no answer was over here already, and its card went to another claim",
