@@ -246,7 +246,7 @@ def _term(
     start_classes(client, own_namespace=settings.lease_namespace, now=utc_now, may_write=may_write, stop=stop)
     changed, elastic_changed, peers_changed, needs_changed = (threading.Event() for _ in range(4))
     compat = settings.legacy.compat if settings.legacy else None
-    quotas = QuotaController(client, compat, report=process.report, wake=changed.set)
+    quotas = QuotaController(client, compat, report=process.report, may_write=may_write, wake=changed.set)
     legacy = settings.legacy and LegacyController(quotas, settings.legacy, process.report, may_write)
     requeue = PodRequeue(
         client,

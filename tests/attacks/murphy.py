@@ -45,8 +45,8 @@ MURPHY: Final = (
         "webhook-away",
         "no replica of the webhook answers",
         "bounded",
-        "claims for koordra's classes are refused until one does, for nobody counts them, and are made then by whoever made them before; claims "
-        "for other classes, and all pods, are admitted, and what is there already is placed",
+        "claims for koordra's classes in a namespace with a quota on koordra's names are refused until one does, for nobody counts them, and "
+        "are made then by whoever made them before, as are claims with koordra's parameters; all others, and all pods, are admitted, and are placed",
         seen=(answer("failed calling webhook"),),
     ),
     Attack(

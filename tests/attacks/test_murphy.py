@@ -12,7 +12,7 @@ from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.api.resource_class import RESOURCE_CLASSES
 from koordra.controller.run import LEASE_NAME
-from tests.attacks.cluster import InstalledCluster
+from tests.attacks.cluster import TENANT, InstalledCluster
 from tests.attacks.development import DevelopmentCluster
 from tests.attacks.murphy import MURPHY
 from tests.attacks.row import Attack, Outcome, event, log, metric
@@ -246,6 +246,9 @@ def webhooks_deleted(scene: Scene) -> Outcome:
 @attack("webhook-away")
 def webhook_away(scene: Scene) -> Outcome:
     scene.claim("there")
+    quota = {"metadata": {"name": "gpus"}, "spec": {"hard": {"requests.koordra.io/gpu": "1000"}}}
+    scene.admin.create(kinds.RESOURCE_QUOTAS, quota, namespace=TENANT)
+    scene.wait(lambda: _asked_about(scene) == [TENANT], "the quota in force")
     for kind in HOOKS:
         found = scene.admin.get(kind, "koordra")
         entries = [
@@ -257,15 +260,23 @@ def webhook_away(scene: Scene) -> Outcome:
         asked = partial(scene.claim, "asks", config=({**misspelt(), "isolatoin": "limiter"},))
         assert scene.attempt(asked, unanswered=True) == "refused"
         assert scene.attempt(partial(scene.claim, "uncounted"), unanswered=True) == "refused"
+        scene.innocent_is_placed()
         scene.create(kinds.RESOURCE_CLAIMS, of_another_driver())
         scene.pod("there", "there")
         scene.wait(lambda: scene.allocated("there"), "the claim that was there placed")
     finally:
+        scene.admin.delete(kinds.RESOURCE_QUOTAS, "gpus", namespace=TENANT)
         for kind in HOOKS:
             scene.admin.delete(kind, "koordra")
         scene.wait(scene.cluster.installation.webhook_answers, "the webhook")
     scene.innocent_is_placed()
     return "bounded"
+
+
+def _asked_about(scene: Scene) -> list[str]:
+    entries = scene.admin.get(HOOKS[0], "koordra")["webhooks"]
+    (found,) = (each["namespaceSelector"] for each in entries if each["name"] == "quota.koordra.io")
+    return list(found["matchExpressions"][0].get("values") or ())
 
 
 def of_another_driver() -> Object:

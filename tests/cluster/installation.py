@@ -4,6 +4,8 @@ ServiceAccounts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +14,7 @@ import yaml
 
 from koordra.api import kinds, objects
 from koordra.api.objects import Object
+from koordra.controller.webhook.cert_rotation import CONFIGURATIONS, NAME
 from koordra.errors import NotFound
 from koordra.kube.client import KubeClient
 from koordra_devcluster.demo import installation
@@ -29,6 +32,25 @@ class Installation(installation.Installation):
                     self.client.delete(kind_of(obj), objects.name(obj))
                 except NotFound:
                     continue
+
+    @contextmanager
+    def webhook_away(self, name: str) -> Iterator[None]:
+        """Nobody answers the API server for one entry of the validating configuration."""
+        kind = CONFIGURATIONS[1]
+        entries = self.client.get(kind, NAME)["webhooks"]
+        (at,) = (at for at, entry in enumerate(entries) if entry["name"] == name)
+        before = entries[at]["clientConfig"]["url"]
+        path = f"/webhooks/{at}/clientConfig/url"
+
+        def call(url: str) -> None:
+            step = {"op": "replace", "path": path, "value": url}
+            self.client.patch(kind, NAME, [step], content_type="application/json-patch+json")
+
+        call(before.replace(str(self.webhook_port), str(free_port())))
+        try:
+            yield
+        finally:
+            call(before)
 
 
 def token(

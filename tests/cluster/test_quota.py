@@ -11,8 +11,11 @@ import pytest
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
-from koordra.errors import Conflict, Forbidden, NotFound
+from koordra.controller.quota.scope import WEBHOOKS
+from koordra.controller.webhook.cert_rotation import CONFIGURATIONS, NAME
+from koordra.errors import ApiError, Conflict, Forbidden, NotFound
 from koordra.kube.client import KubeClient
+from tests.cluster.installation import Installation
 from tests.cluster.test_extended_resources import CLASS, NODE, RESOURCE, native, premium
 from tests.cluster.waiting import eventually
 
@@ -139,6 +142,56 @@ def test_of_many_claims_at_once_as_many_are_let_in_as_the_quota_has_room_for(
     dry: dict[str, Any] = claim("dry", "1Gi")
     with pytest.raises(Forbidden):
         client.create(kinds.RESOURCE_CLAIMS, dry, namespace=team)
+
+
+def asked_about(client: KubeClient) -> list[str]:
+    """Namespaces about which the API server asks whether a claim is within its quota."""
+    found = client.get(CONFIGURATIONS[1], NAME)["webhooks"]
+    selectors = [entry["namespaceSelector"] for entry in found if entry["name"] in WEBHOOKS]
+    assert len(selectors) == len(WEBHOOKS)
+    assert selectors[0] == selectors[1]
+    (only,) = selectors[0]["matchExpressions"]
+    return [only["operator"], *only.get("values", ())]
+
+
+def test_without_koordra_claims_wait_only_where_there_is_a_quota(
+    client: KubeClient, team: str, namespace: str, installed: Installation
+) -> None:
+    eventually(lambda: asked_about(client) == ["DoesNotExist"], "no namespace asked about", timeout=LONG)
+    bound(client, team, gpu="5")
+    assert asked_about(client) == ["In", team]
+    with installed.webhook_away("quota.koordra.io"):
+        for name in ("beside", "beside-it"):
+            client.create(kinds.RESOURCE_CLAIMS, claim(name, "1Gi"), namespace=namespace)
+
+        def refused() -> bool:
+            try:
+                client.create(kinds.RESOURCE_CLAIMS, claim("within", "1Gi"), namespace=team)
+            except ApiError as error:
+                return "failed calling webhook" in str(error)
+            client.delete(kinds.RESOURCE_CLAIMS, "within", namespace=team)
+            return False  # the API server has not read the configuration yet
+
+        eventually(refused, "claims under a quota are refused", timeout=LONG)
+
+    def let_in() -> bool:
+        with suppress(ApiError):
+            client.create(kinds.RESOURCE_CLAIMS, claim("again", "1Gi"), namespace=team)
+            return True
+        return False
+
+    eventually(let_in, "the webhook is back", timeout=LONG)
+    client.delete(kinds.RESOURCE_QUOTAS, "gpus", namespace=team)
+    eventually(lambda: asked_about(client) == ["DoesNotExist"], "no namespace asked about", timeout=LONG)
+
+
+def test_what_came_before_the_quota_counts(client: KubeClient, team: str) -> None:
+    for number in range(4):
+        client.create(kinds.RESOURCE_CLAIMS, claim(f"before{number}", "1Gi"), namespace=team)
+    bound(client, team, gpu="5")
+    client.create(kinds.RESOURCE_CLAIMS, claim("last", "1Gi"), namespace=team)
+    with pytest.raises(Forbidden, match="gpu=5, limited"):
+        client.create(kinds.RESOURCE_CLAIMS, claim("more", "1Gi"), namespace=team)
 
 
 def test_a_claim_that_kube_scheduler_makes_is_bounded(client: KubeClient, team: str, premium: None) -> None:

@@ -391,7 +391,7 @@ def _merged(target: Any, patch: Any) -> Any:
 
 
 def _json_patched(target: Object, steps: list[dict[str, Any]]) -> Object:
-    """RFC 6902, `test` and `remove`."""
+    """RFC 6902, `test` and `remove`, and `replace` in objects."""
     result = copy.deepcopy(target)
     for step in steps:
         *path, last = step["path"].strip("/").split("/")
@@ -405,6 +405,8 @@ def _json_patched(target: Object, steps: list[dict[str, Any]]) -> Object:
         if step["op"] == "test":
             if found != step["value"]:
                 raise Invalid(f"testing {step['path']} failed", code=422)
+        elif step["op"] == "replace":
+            place[last] = step["value"]
         else:
             assert step["op"] == "remove"
             place.pop(int(last) if isinstance(place, list) else last)

@@ -14,7 +14,9 @@ published    the largest card that nodes publish: of what a claim does not say i
 usage        what a namespace's claims and rewritten pods add up to
 claim_usage  its claims among these
 record       what other replicas have let in since
+unreviewed   claims that came before there were reviews
 webhook      one review
+scope        of which namespaces there are reviews
 held_seats   what is held for gangs, and reserved
 held_back    which pods that wait stand beyond
 quotas       what a pass asks

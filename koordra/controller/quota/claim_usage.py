@@ -7,7 +7,7 @@ that claim to be made for one entry the first counts with the pod, and the other
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from koordra.api import names, objects
 from koordra.api.objects import Fields, Object
@@ -89,6 +89,14 @@ class ClaimUsage:
         with self._lock:
             self._recount()
             return None if self._counts_with_pod(claim) else self._charge(claim)
+
+    def unseen(self, claims: Iterable[Object]) -> dict[str, Charge]:
+        """By uid, what those are charged that the watch has not shown."""
+        with self._lock:
+            self._recount()
+            new = [claim for claim in claims if objects.uid(claim) not in self._claims]
+            charges = {objects.uid(claim): self.charge(claim) for claim in new}
+        return {uid: charge for uid, charge in charges.items() if charge}
 
     def recount(self) -> None:
         """Before anything is decided: nodes may publish others than before."""

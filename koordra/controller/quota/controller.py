@@ -1,5 +1,6 @@
-"""The leader's count: who stands beyond a quota, and which quotas are gone beyond. `on_pod`, `on_claim`,
-`on_class` and `on_slice` follow the term's watches, `on_hold` its DeviceHolds.
+"""The leader's count: who stands beyond a quota, which quotas are gone beyond, and of which namespaces claims
+are reviewed. `on_pod`, `on_claim`, `on_class` and `on_slice` follow the term's watches, `on_hold` its
+DeviceHolds.
 
 Only what rewritten pods are charged needs their templates, which are watched where there are such pods
 (`legacy`).
@@ -24,6 +25,7 @@ from koordra.controller.quota.claim_usage import ClaimUsage
 from koordra.controller.quota.held_back import HeldBack, waiting_by_namespace
 from koordra.controller.quota.held_seats import HeldSeats
 from koordra.controller.quota.published import PublishedDevices
+from koordra.controller.quota.scope import ReviewScope
 from koordra.controller.quota.usage import QuotaUsage, legacy_entries
 from koordra.controller.quota.watch import QuotaWatch
 from koordra.controller.reconcile.reconcile_loop import run_passes
@@ -53,6 +55,7 @@ class QuotaController:
         legacy: Settings | None,
         *,
         report: Callable[[ClaimEvent], None],
+        may_write: Callable[[], bool],
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.client = client
@@ -66,7 +69,9 @@ class QuotaController:
         self._has_templates = legacy is not None
         self._published = PublishedDevices()
         self._claims = ClaimUsage(self.usage, self._published)
-        self._quotas = QuotaWatch(client, wake=wake)
+        self._quotas = QuotaWatch(client, wake=self._quota_changed)
+        self._scope = ReviewScope(client, may_write)
+        self._wake = wake
         self._held_back = HeldBack(self.usage, self.seats, self._quotas.of, self._find, self._claims.amounts)
         self._over: dict[str, str] = {}
         self._listeners: list[threading.Event] = [self._changed]
@@ -86,9 +91,14 @@ class QuotaController:
         """Set the event too whenever a rewritten pod, a template or a hold has changed."""
         self._listeners.append(changed)
 
+    def _quota_changed(self) -> None:
+        self._changed.set()
+        self._wake()
+
     def _pass(self) -> float:
         """Seconds until the next pass, if nothing changes."""
         if self._quotas.is_synced():
+            self._scope.follow(self._quotas.terms)
             self._claims.recount()
             before, self._over = self._over, {}
             for quota in self._quotas.all():

@@ -3,28 +3,30 @@
 Who makes them does not matter: users, kube-controller-manager for a pod's template (it tries again, and the
 pod has the Event FailedResourceClaimCreation with the words), kube-scheduler for extended resources (the pod
 stays unscheduled and says so). A validating webhook sees the uid that the claim will have, by which it is
-known until the watch shows it. Nothing is decided where no quota of the namespace bounds koordra's names.
+known until the watch shows it. Nothing is decided where no quota of the namespace bounds koordra's names, and
+soon nothing is asked there (scope).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from koordra.api import objects
 from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.compat.quota_charges import OWN, dialect_of
+from koordra.compat.quota_charges import dialect_of
 from koordra.compat.settings import Settings
-from koordra.controller.quota.bounds import bounded, refusal
+from koordra.controller.quota.bounds import Charge, refusal
 from koordra.controller.quota.claim_usage import ClaimUsage
 from koordra.controller.quota.claims import with_percent_bounds
 from koordra.controller.quota.published import PublishedDevices
 from koordra.controller.quota.record import QuotaRecord
+from koordra.controller.quota.unreviewed import Unreviewed
 from koordra.controller.quota.usage import MALFORMED, QuotaUsage
-from koordra.controller.quota.watch import QuotaWatch
+from koordra.controller.quota.watch import QuotaWatch, bounds_claims
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 from koordra.errors import ApiError, InvalidManifest
@@ -38,7 +40,9 @@ NOT_READY: Final = InvalidManifest("claims, pods and quotas are not read yet; tr
 
 
 class ClaimQuota:
-    """The decision. `quotas` of a namespace; `record` None: nobody else admits (a forecast)."""
+    """The decision. `quotas` of a namespace; `record` None: nobody else admits (a forecast); `unreviewed`:
+    claims of a namespace that came without a review and that the watch has not shown yet, by uid, each with
+    the seconds for which it counts at the most."""
 
     def __init__(
         self,
@@ -46,18 +50,18 @@ class ClaimQuota:
         claims: ClaimUsage,
         quotas: Callable[[str], list[Object]],
         record: QuotaRecord | None,
+        unreviewed: Callable[[str], Mapping[str, tuple[float, Charge]]] = lambda namespace: {},
     ) -> None:
         self._usage = usage
         self._claims = claims
         self._quotas = quotas
         self._record = record
+        self._unreviewed = unreviewed
 
     def __call__(self, asked: AdmissionRequest) -> AdmissionResponse:
         if asked.operation != "CREATE" or asked.kind != RESOURCE_CLAIMS.kind:
             return AdmissionResponse()
-        quotas = [
-            one for one in self._quotas(asked.namespace) if any(line.name in OWN for line in bounded(one))
-        ]
+        quotas = list(filter(bounds_claims, self._quotas(asked.namespace)))
         charge = self._claims.charge(asked.object) if quotas else None
         if charge is None:
             return AdmissionResponse()
@@ -69,6 +73,7 @@ class ClaimQuota:
         if self._record is None or asked.is_dry_run:
             return _answer(asked, self._usage.reserve(uid, charge, refused, keep=not asked.is_dry_run))
         try:
+            self._usage.admitted_elsewhere(asked.namespace, self._unreviewed(asked.namespace))
             return _answer(asked, self._record.admit(uid, charge, refused))
         except ApiError as error:
             return unavailable(InvalidManifest(f"the claim could not be charged to its quota: {error}"))
@@ -107,7 +112,8 @@ class QuotaWebhook:
         self._lookups = lookups
         self.quotas = self._watch.of
         self.record = QuotaRecord(client, namespace, self.usage, time.time)
-        self._decide = ClaimQuota(self.usage, claims, self.quotas, self.record)
+        unreviewed = Unreviewed(client, claims, self._watch.term, clock=time.monotonic)
+        self._decide = ClaimQuota(self.usage, claims, self.quotas, self.record, unreviewed.read)
 
     def with_percent_bounds(self, obj: Object) -> Object:
         """Of templates. Not of those that rewritten pods have, whose names are digests of their content."""

@@ -147,6 +147,7 @@ class Leader(JointCluster):
             api,  # type: ignore[arg-type]
             in_a_cluster(Settings()),
             report=lambda happening: None,
+            may_write=lambda: True,
         )
         super().__init__(nodes=1, gpus=8)
         self.restart_with_quota()
@@ -379,6 +380,7 @@ def test_what_runs_is_counted_before_anybody_gets_a_card() -> None:
         Api(),  # type: ignore[arg-type]
         in_a_cluster(Settings()),
         report=lambda happening: None,
+        may_write=lambda: True,
     )
     keeper.usage.on_template("ADDED", template)
     synced: list[bool] = []
@@ -423,6 +425,7 @@ def test_quotas_that_are_not_read_hold_everybody() -> None:
         Api(),  # type: ignore[arg-type]
         in_a_cluster(Settings()),
         report=lambda happening: None,
+        may_write=lambda: True,
     )
     (first, _), _ = from_two_replicas()
     claim = {"metadata": {"name": "p0", "namespace": "team"}, "spec": {}}

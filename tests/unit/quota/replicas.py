@@ -9,6 +9,7 @@ from koordra.compat.settings import Settings
 from koordra.controller.quota.claim_usage import ClaimUsage
 from koordra.controller.quota.published import PublishedDevices
 from koordra.controller.quota.record import NAME, QuotaRecord
+from koordra.controller.quota.unreviewed import Unreviewed
 from koordra.controller.quota.usage import QuotaUsage
 from koordra.controller.quota.webhook import ClaimQuota
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
@@ -74,6 +75,12 @@ class Server:
         self.quotas = list(quotas)
         self.now = 1_000_000.0
         self.claims: dict[str, Object] = {}
+        self.lists = 0
+
+    def list(self, *_: object, **__: object) -> tuple[list[Object], str]:
+        """The claims."""
+        self.lists += 1
+        return list(self.claims.values()), "1"
 
 
 class Replica:
@@ -89,7 +96,8 @@ class Replica:
         for one in slices:
             self.published.on_slice("ADDED", one)
         record = QuotaRecord(server.api, "koordra-system", self.usage, lambda: server.now)  # type: ignore[arg-type]
-        self.decide = ClaimQuota(self.usage, self.claims, lambda _: self.server.quotas, record)
+        fresh = Unreviewed(server, self.claims, lambda _: 1, clock=lambda: server.now)  # type: ignore[arg-type]
+        self.decide = ClaimQuota(self.usage, self.claims, lambda _: server.quotas, record, fresh.read)
 
     def review(self, claim: Object, *, dry_run: bool = False) -> AdmissionResponse:
         asked = AdmissionRequest("review", "CREATE", "ResourceClaim", "team", claim, dry_run)

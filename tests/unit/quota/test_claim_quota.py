@@ -146,12 +146,18 @@ def test_nonsense_in_the_record_is_nobody() -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_no_order_of_reviews_and_watches_goes_beyond(seed: int) -> None:
     """Three replicas, each of which sees claims come and go when it pleases, and is started anew at times:
-    what is stored never goes beyond, and what has room for long is let in."""
+    what is stored never goes beyond, claims among it that came unasked, and what has room for long is let
+    in."""
     chance = random.Random(seed)
     server = Server(a_quota(gpu_memory="100Gi"))
-    replicas = [Replica(server, SLICE) for _ in range(3)]
     sizes: dict[str, int] = {}
-    unseen: list[list[tuple[str, Object]]] = [[], [], []]
+    for number in range(chance.randrange(3)):  # came before the quota, or before the API server asked
+        claim = a_claim(f"before{number}", asks(memory="30Gi"))
+        server.claims[objects.uid(claim)], sizes[objects.uid(claim)] = claim, 30
+    replicas = [Replica(server, SLICE) for _ in range(3)]
+    unseen: list[list[tuple[str, Object]]] = [
+        [("ADDED", one) for one in server.claims.values()] for _ in "abc"
+    ]
     for step in range(60):
         what = chance.random()
         if what < 0.5:
