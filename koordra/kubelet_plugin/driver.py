@@ -75,6 +75,7 @@ from koordra.kubelet_plugin.publish.node_inventory import InventorySource
 from koordra.kubelet_plugin.publish.node_slices import NodeChanges, node_slices
 from koordra.kubelet_plugin.publish.peers_on_node import peers_on_node
 from koordra.kubelet_plugin.publish.publisher import Publisher
+from koordra.kubelet_plugin.sampling.cgroups import CgroupReader
 from koordra.kubelet_plugin.sampling.nvml_cards import NvmlCards
 from koordra.kubelet_plugin.sampling.port_reader import PortReader
 from koordra.kubelet_plugin.sampling.sampler import NodeSampler
@@ -122,6 +123,7 @@ class Driver:
     ) -> None:
         self._settings, self._client = settings, client
         disk, paths, homes = disk or Disk(), settings.paths, settings.homes
+        host = (settings.host or HostRoot(paths.root, paths.root)).here
         self._nvml = NvmlLibrary(homes.nvml)
         made = watcher or partial(MachineWatcher.of, state=paths.state, disk=disk)
         self._watcher = partial(made, paths.root, homes, self._nvml)
@@ -147,6 +149,7 @@ class Driver:
             granted=granted,
             metrics=metrics,
             ports=PortReader(paths.root, attached=self._networks.attached),
+            cgroups=CgroupReader(host),
         )
         self._limiter = limiter = NodeLimiter(
             paths.state,
@@ -253,7 +256,7 @@ class Driver:
             look=lambda kind, node: peers_on_node(
                 settings.kubelet_root,
                 kind,
-                host=(settings.host or HostRoot(paths.root, paths.root)).here,
+                host=host,
                 node=node,
                 answers=this_node().answers,
             ),
@@ -269,11 +272,10 @@ class Driver:
             overused=lambda: limiter.comparison.overused,
             evictions=wanted_evictions(client, settings),
         )
-        host = HostFiles((settings.host or HostRoot(paths.root, paths.root)).here)
         self._imex = ImexLoop(
             self._state,
             imex,
-            why_not=lambda: why_not_offered(host, folder, homes.now().driver),
+            why_not=lambda: why_not_offered(HostFiles(host), folder, homes.now().driver),
             offer=self._on_imex,
         )
         self._loops: dict[str, Wakeable] = {

@@ -202,6 +202,11 @@ def container_in(cgroup: str) -> str:
     return ""
 
 
+def is_pods(cgroup: str) -> bool:
+    """Whether the last part of a cgroup's path is a pod's."""
+    return _POD.search(cgroup.rpartition("/")[2]) is not None
+
+
 def start_time(pid: int, *, proc: Path = Path("/proc")) -> int | None:
     """When the process started, in the kernel's ticks; None for one that is gone."""
     state = _state(proc / str(pid))

@@ -1,6 +1,7 @@
 """When a node is sampled, and by whom: one thread, for all cards, containers and ports.
 
-    every PERIOD             all: processes and state of every card, how long kernels ran, what ports counted
+    every PERIOD             all: processes and state of every card, how long kernels ran, what ports and
+                             cgroups counted
     every BRISK, of cards    how long kernels ran: the limiter tells each claim what it has really had, by
     with enforced shares     which the launches of the next second are paced (isolation/limiter/seen_time)
 
@@ -8,7 +9,7 @@ Each is one question a card. Sampling takes LOAD of one processor's time at most
 passes: after one of a thousand processes, or by a driver that is slow to answer, the pause is as much longer.
 Where NVML cannot be used, that is logged once, and ports are sampled alone.
 
-`last` is what everybody else in this process reads of use. The limiter's comparison needs lists that are
+`samples` is what everybody else in this process reads of use. The limiter's comparison needs lists that are
 newer than the ledger that it compares them with, and asks for them here (`processes`); they are not asked for
 again for the next sample.
 """
@@ -21,12 +22,13 @@ from typing import Final
 
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.sampling import nic_counters, use
+from koordra.kubelet_plugin.sampling.cgroups import CgroupReader
 from koordra.kubelet_plugin.sampling.device_time import CardClock, SeenTime, seen_time
 from koordra.kubelet_plugin.sampling.host_processes import HostProcesses, Process
 from koordra.kubelet_plugin.sampling.nic_counters import Port, PortCounters
-from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses, NvmlCards
+from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses, CardState, NvmlCards
 from koordra.kubelet_plugin.sampling.port_reader import PortReader
-from koordra.kubelet_plugin.sampling.use import Sample
+from koordra.kubelet_plugin.sampling.sample import RecentSamples, Sample
 from koordra.kubelet_plugin.sampling.use_metrics import UseMetrics
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, counter, histogram
@@ -57,7 +59,7 @@ log = get_logger(__name__)
 class NodeSampler(Wakeable):
     """`timed`: cards whose device time is wanted promptly; `on_time` is told what was
     seen of any card, with whose the pids are. All state belongs to the thread of `run`, or to the caller of
-    `step`; `processes` and `last` are for any."""
+    `step`; `processes` and `samples` are for any."""
 
     failed = "node_not_sampled"
 
@@ -70,19 +72,22 @@ class NodeSampler(Wakeable):
         granted: GrantedContainers,
         metrics: Metrics,
         ports: PortReader,
+        cgroups: CgroupReader,
         clock: Callable[[], float] = time.monotonic,
         spent: Callable[[], float] = time.thread_time,
     ) -> None:
         super().__init__()
         self._nvml, self._owners, self._machine, self._granted = nvml, processes, machine, granted
-        self._read_ports, self._clock, self._spent = ports.read, clock, spent
+        self._read_ports, self._read_cgroups = ports.read, cgroups.read
+        self._clock, self._spent = clock, spent
         self.timed: Callable[[], Collection[str]] = tuple
         self.on_time: Callable[[str, SeenTime, Mapping[int, Process]], None] = lambda *_: None
-        self.last = Sample()
+        self.samples = RecentSamples()
         self._lists: dict[str, tuple[float, CardProcesses]] = {}
         self._clocks: dict[str, CardClock] = {}
         self._device_ns: dict[tuple[str, str], int] = {}
         self._ports: dict[Port, PortCounters] = {}
+        self._port_totals: dict[Port, dict[str, int]] = {}
         self._full_at = clock()
         self._blind = False
         self._seconds = metrics.histogram(SECONDS)
@@ -154,7 +159,27 @@ class NodeSampler(Wakeable):
     def _sample_all(self, names: Mapping[str, frozenset[str]]) -> None:
         now = self._clock()
         granted = self._granted.by_id()
-        cards, lists = {}, {}
+        cards, listed = self._look_at_cards(names, now)
+        self._device_ns = dict(use.kept(self._device_ns, granted))
+        ports = use.ports_of(self._machine(), granted)
+        self._count_ports({port: of.device for port, of in ports.items()})
+        sample = Sample(
+            at=now,
+            cards=cards,
+            on_cards=use.on_cards(listed, names, granted=granted),
+            of_containers=use.of_containers(listed, granted),
+            device_seconds=use.device_seconds(self._device_ns, granted),
+            cgroups=use.cgroup_use(self._read_cgroups(granted), granted),
+            ports={ports[port]: values for port, values in self._port_totals.items()},
+        )
+        self.samples.add(sample)
+        self._report.show(sample)
+
+    def _look_at_cards(
+        self, names: Mapping[str, frozenset[str]], now: float
+    ) -> tuple[Mapping[str, CardState], use.Listed]:
+        cards: Mapping[str, CardState] = {}
+        lists: dict[str, CardProcesses] = {}
         if names and not self._blind:
             fresh = {uuid: card for uuid, (at, card) in self._lists.items() if now - at < PERIOD / 2}
             try:
@@ -168,15 +193,13 @@ class NodeSampler(Wakeable):
         self._lists = {uuid: each for uuid, each in self._lists.items() if uuid in names}
         pids = {pid for card in lists.values() for pid in card.used}
         owners = self._owners.find(pids, within=_AS_JUST_NOW) if self._owners.all_seen else {}
-        machine = self._machine()
-        ports = use.ports_of(machine, granted)
-        read = self._read_ports({port: of.device for port, of in ports.items()})
-        counted = {port: values for port, values in self.last.ports.items() if port in ports}
-        totals = nic_counters.totals(counted, self._ports, read)
+        return cards, use.Listed(lists, owners)
+
+    def _count_ports(self, ports: Mapping[Port, str]) -> None:
+        read = self._read_ports(ports)
+        counted = {port: values for port, values in self._port_totals.items() if port in ports}
+        self._port_totals = nic_counters.totals(counted, self._ports, read)
         self._ports = {port: each for port, each in (self._ports | read).items() if port in ports}
-        self._device_ns = dict(use.kept(self._device_ns, granted))
-        self.last = Sample(now, cards, lists, owners, dict(self._device_ns), totals)
-        self._report.show(self.last, names=names, ports=ports, granted=granted)
 
     def _see_nothing(self, error: NodeError) -> None:
         if not self._blind:

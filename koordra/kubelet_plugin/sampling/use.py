@@ -1,50 +1,30 @@
-"""A sample of a node, and what it says of cards, containers and ports. Pure.
-
-Who is on a card: processes of a container that was granted it, or a MIG instance of it (`granted`); of a
-container that was not (`stranger`); of the host (`host`); and of containers of a node where no hook writes
-down who was granted what (`unknown`).
-"""
+"""What a reading of a node says of cards, containers and ports: the rows of a sample. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
 
 from koordra.kubelet_plugin.publish.devices import mig_devices
+from koordra.kubelet_plugin.sampling.cgroups import CgroupUse, ContainerCgroups
 from koordra.kubelet_plugin.sampling.host_processes import Process
 from koordra.kubelet_plugin.sampling.nic_counters import Port
-from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses, CardState
+from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses
+from koordra.kubelet_plugin.sampling.sample import NOBODY, WHOSE, OnCard, PortOf
 from koordra.node_state.granted_claims import ContainerName, GrantedContainer
 from koordra.topology.machine import Machine
-
-WHOSE: Final = ("granted", "stranger", "host", "unknown")
-NOBODY: Final = ContainerName("", "", "")
 
 Granted = Mapping[str, GrantedContainer]
 """By the runtime's number of a container."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """The node at `at` (seconds of CLOCK_MONOTONIC). `cards` and `processes` by UUID, of a MIG instance too;
-    `owners` by pid; `device_ns`: how long kernels of a container ran on a card since counting began, by the
-    container's number (empty: of no container) and the card; `ports`: what they have counted."""
+class Listed:
+    """`processes` by UUID, of a MIG instance too; `owners` by pid."""
 
-    at: float = 0.0
-    cards: Mapping[str, CardState] = field(default_factory=dict)
     processes: Mapping[str, CardProcesses] = field(default_factory=dict)
     owners: Mapping[int, Process] = field(default_factory=dict)
-    device_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    ports: Mapping[Port, Mapping[str, int]] = field(default_factory=dict)
-
-
-class OnCard(NamedTuple):
-    """Processes of one kind of owner on a card; bytes without those that the driver does not report."""
-
-    processes: int = 0
-    memory: int = 0
 
 
 def device_names(machine: Machine) -> dict[str, frozenset[str]]:
@@ -72,23 +52,23 @@ def whose(process: Process | None, devices: frozenset[str], granted: Granted) ->
 
 
 def on_cards(
-    sample: Sample, names: Mapping[str, frozenset[str]], granted: Granted
+    listed: Listed, names: Mapping[str, frozenset[str]], *, granted: Granted
 ) -> dict[tuple[str, str], OnCard]:
     """By UUID and WHOSE."""
-    found = {(uuid, each): OnCard() for uuid in sample.processes for each in WHOSE}
-    for uuid, card in sample.processes.items():
+    found = {(uuid, each): OnCard() for uuid in listed.processes for each in WHOSE}
+    for uuid, card in listed.processes.items():
         for pid, used in card.used.items():
-            row = uuid, whose(sample.owners.get(pid), names.get(uuid, frozenset()), granted)
+            row = uuid, whose(listed.owners.get(pid), names.get(uuid, frozenset()), granted)
             found[row] = OnCard(found[row].processes + 1, found[row].memory + (used or 0))
     return found
 
 
-def of_containers(sample: Sample, granted: Granted) -> dict[tuple[ContainerName, str], OnCard]:
+def of_containers(listed: Listed, granted: Granted) -> dict[tuple[ContainerName, str], OnCard]:
     """By container and UUID, of containers whose names the hook wrote down."""
     found = defaultdict[tuple[ContainerName, str], OnCard](OnCard)
-    for uuid, card in sample.processes.items():
+    for uuid, card in listed.processes.items():
         for pid, used in card.used.items():
-            process = sample.owners.get(pid)
+            process = listed.owners.get(pid)
             held = granted.get(process.container) if process else None
             if held is not None:
                 before = found[held.name, uuid]
@@ -96,22 +76,37 @@ def of_containers(sample: Sample, granted: Granted) -> dict[tuple[ContainerName,
     return dict(found)
 
 
-def device_seconds(sample: Sample, granted: Granted) -> dict[tuple[ContainerName, str], float]:
+def device_seconds(
+    device_ns: Mapping[tuple[str, str], int], granted: Granted
+) -> dict[tuple[ContainerName, str], float]:
     """By container and UUID; what no container that the hook knows has had is NOBODY's."""
     found = defaultdict[tuple[ContainerName, str], float](float)
-    for (container, uuid), ns in sample.device_ns.items():
+    for (container, uuid), ns in device_ns.items():
         held = granted.get(container)
         found[held.name if held else NOBODY, uuid] += ns / 1e9
     return dict(found)
 
 
-class PortOf(NamedTuple):
-    """A port as metrics name it: the device as it is published, the port's number, and the container that has
-    it alone, NOBODY where none or several do."""
+def cgroup_use(read: Mapping[str, ContainerCgroups], granted: Granted) -> dict[ContainerName, CgroupUse]:
+    """By container, and of its pod by the name without a container. Of two of one name, one of which ends,
+    both count."""
+    found = dict[ContainerName, CgroupUse]()
+    for number, cgroups in read.items():
+        name = granted[number].name
+        if name == NOBODY:
+            continue
+        found[name] = _together(found.get(name), cgroups.own)
+        if cgroups.pod is not None:
+            found[name._replace(container="")] = cgroups.pod
+    return found
 
-    device: str
-    port: int
-    holder: ContainerName
+
+def _together(one: CgroupUse | None, other: CgroupUse) -> CgroupUse:
+    if one is None:
+        return other
+    seconds = [each for each in (one.cpu_seconds, other.cpu_seconds) if each is not None]
+    memory = [each for each in (one.memory, other.memory) if each is not None]
+    return CgroupUse(sum(seconds) if seconds else None, sum(memory) if memory else None)
 
 
 def ports_of(machine: Machine, granted: Granted) -> dict[Port, PortOf]:

@@ -1,16 +1,15 @@
 """What a node's cards, containers and NICs are used for, for Prometheus.
 
-Names of containers are the hook's; without a hook nobody's. What is not known has no sample."""
+Names of containers are the hook's; without a hook nobody's. What is not known has no sample. What containers
+use of processors and memory the kubelet's own metrics have, by the same names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from koordra.kubelet_plugin.sampling import use
-from koordra.kubelet_plugin.sampling.nic_counters import EVENTS, RECEIVED, TRANSMITTED, Port
+from koordra.kubelet_plugin.sampling.nic_counters import EVENTS, RECEIVED, TRANSMITTED
 from koordra.kubelet_plugin.sampling.nvml_cards import REASONS
-from koordra.kubelet_plugin.sampling.use import Granted, PortOf, Sample
+from koordra.kubelet_plugin.sampling.sample import WHOSE, Sample
 from koordra.metrics import Metrics, bounded, counter, gauge
 
 _UUID: Final = bounded("the node's GPUs and MIG instances, as NVML and dcgm-exporter name them")
@@ -44,13 +43,13 @@ PROCESSES: Final = gauge(
     "koordra_gpu_processes",
     "Processes on the GPU; stranger: of a container that was granted nothing of it; unknown: no hook says whose",
     uuid=_UUID,
-    whose=bounded("listed", known=use.WHOSE),
+    whose=bounded("listed", known=WHOSE),
 )
 PROCESS_MEMORY: Final = gauge(
     "koordra_gpu_process_memory_bytes",
     "Memory of those processes, as far as the driver tells it",
     uuid=_UUID,
-    whose=bounded("listed", known=use.WHOSE),
+    whose=bounded("listed", known=WHOSE),
 )
 OF_CONTAINER: Final = gauge(
     "koordra_container_gpu_processes", "Processes of the container on the GPU", **_HOLDER, uuid=_UUID
@@ -94,14 +93,7 @@ class UseMetrics:
             metrics.table, (NIC_RECEIVED, NIC_TRANSMITTED, NIC_EVENTS)
         )
 
-    def show(
-        self,
-        sample: Sample,
-        *,
-        names: Mapping[str, frozenset[str]],
-        ports: Mapping[Port, PortOf],
-        granted: Granted,
-    ) -> None:
+    def show(self, sample: Sample) -> None:
         cards = sample.cards.items()
         self._busy.set({(uuid,): each.busy for uuid, each in cards if each.busy is not None})
         self._memory.set({(uuid,): each.memory_used for uuid, each in cards if each.memory_used is not None})
@@ -114,24 +106,22 @@ class UseMetrics:
                 for reason in REASONS.values()
             }
         )
-        on_cards = use.on_cards(sample, names, granted)
-        self._processes.set({row: each.processes for row, each in on_cards.items()})
-        self._used.set({row: each.memory for row, each in on_cards.items()})
-        containers = use.of_containers(sample, granted)
-        self._of_container.set({(*name, uuid): each.processes for (name, uuid), each in containers.items()})
-        self._container_memory.set({(*name, uuid): each.memory for (name, uuid), each in containers.items()})
-        seconds = use.device_seconds(sample, granted)
-        self._container_time.set({(*name, uuid): each for (name, uuid), each in seconds.items()})
-        self._show_ports(sample, ports)
-
-    def _show_ports(self, sample: Sample, ports: Mapping[Port, PortOf]) -> None:
-        rows = [
-            ((of.device, str(of.port), *of.holder), sample.ports[port])
-            for port, of in ports.items()
-            if port in sample.ports
-        ]
-        self._received.set({row: values[RECEIVED] for row, values in rows if RECEIVED in values})
-        self._transmitted.set({row: values[TRANSMITTED] for row, values in rows if TRANSMITTED in values})
+        self._processes.set({row: each.processes for row, each in sample.on_cards.items()})
+        self._used.set({row: each.memory for row, each in sample.on_cards.items()})
+        containers = [((*name, uuid), each) for (name, uuid), each in sample.of_containers.items()]
+        self._of_container.set({row: each.processes for row, each in containers})
+        self._container_memory.set({row: each.memory for row, each in containers})
+        self._container_time.set(
+            {(*name, uuid): each for (name, uuid), each in sample.device_seconds.items()}
+        )
+        ports = [((of.device, str(of.port), *of.holder), values) for of, values in sample.ports.items()]
+        self._received.set({row: values[RECEIVED] for row, values in ports if RECEIVED in values})
+        self._transmitted.set({row: values[TRANSMITTED] for row, values in ports if TRANSMITTED in values})
         self._events.set(
-            {(*row, kind): values[kind] for row, values in rows for kind in EVENTS.values() if kind in values}
+            {
+                (*row, kind): values[kind]
+                for row, values in ports
+                for kind in EVENTS.values()
+                if kind in values
+            }
         )

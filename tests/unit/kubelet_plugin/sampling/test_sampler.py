@@ -15,11 +15,12 @@ from koordra.errors import NodeError
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.kubelet_plugin.publish.devices import mig_devices
 from koordra.kubelet_plugin.sampling import use
+from koordra.kubelet_plugin.sampling.cgroups import CgroupReader, CgroupUse
 from koordra.kubelet_plugin.sampling.host_processes import HostProcesses, Process
 from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses, CardState, NvmlCards, Utilisation
 from koordra.kubelet_plugin.sampling.port_reader import PortReader
+from koordra.kubelet_plugin.sampling.sample import KEPT, NOBODY, WHOSE, OnCard, PortOf, RecentSamples, Sample
 from koordra.kubelet_plugin.sampling.sampler import BRISK, LOAD, LONGEST, PERIOD, WAIT, NodeSampler
-from koordra.kubelet_plugin.sampling.use import Sample
 from koordra.metrics import Metrics
 from koordra.node_state.granted_claims import ContainerName, GrantedContainer, GrantedContainers
 from koordra.nri.hook.ledger import Granted, GrantedDevice, Ledger
@@ -127,6 +128,7 @@ class Node:
             granted=granted,
             metrics=self.metrics,
             ports=PortReader(self.folder),
+            cgroups=CgroupReader(self.folder, clock=lambda: self.cards.now),
             clock=lambda: self.cards.now,
             spent=self._spend,
         )
@@ -174,7 +176,7 @@ def test_processes_are_their_containers_and_strangers_are_seen(node: Node) -> No
         second: CardProcesses({44: 5}),
     }
     node.step()
-    assert {row: node.figure("koordra_gpu_processes", uuid=first, whose=row) for row in use.WHOSE} == {
+    assert {row: node.figure("koordra_gpu_processes", uuid=first, whose=row) for row in WHOSE} == {
         "granted": 1,
         "stranger": 1,
         "host": 1,
@@ -280,6 +282,67 @@ def test_without_nvml_ports_are_sampled_alone(node: Node) -> None:
     node.cards.error = ""
     node.step()
     assert node.figure("koordra_gpu_busy_ratio", uuid=uuid(node)) == 0.5
+
+
+def test_a_sample_says_all_by_container_and_stays_as_it_is(node: Node) -> None:
+    first, nic = uuid(node), node.machine.nics[0]
+    node.grant(MINE, node.machine.gpus[0].name, nic.name)
+    node.proc.add(41, MINE)
+    node.cards.lists = {first: CardProcesses({41: 100})}
+    node.cards.sampled = {first: (Utilisation(41, 1_000_000, 100),)}
+    cgroup = node.folder / f"sys/fs/cgroup/kubepods/pod{UID}"
+    port = node.folder / f"sys/class/infiniband/{nic.ib_device}/ports/{nic.ports[0].number}/counters"
+    port.mkdir(parents=True)
+    (port / "port_rcv_data").write_text("1000\n")
+    (cgroup / MINE).mkdir(parents=True)
+    (node.folder / "sys/fs/cgroup/cgroup.controllers").write_text("cpu\n")
+    (cgroup / "cpu.stat").write_text("usage_usec 9000000\n")
+    (cgroup / MINE / "cpu.stat").write_text("usage_usec 7000000\n")
+    (cgroup / MINE / "memory.current").write_text("4096\n")
+    assert node.sampler.samples.last == Sample()
+    node.step()
+    before, began = node.sampler.samples.last, node.cards.now
+    node.cards.sampled = {first: (Utilisation(41, 2_000_000, 50),)}
+    (cgroup / MINE / "cpu.stat").write_text("usage_usec 8000000\n")
+    (port / "port_rcv_data").write_text("1001\n")
+    node.step()
+    (taken,) = node.sampler.samples.since(before.at)
+    name = ContainerName("team", "job-0", "train")
+    assert taken.at == began
+    assert taken.cards[first] == CardState(0.5)
+    assert taken.of_containers == {(name, first): OnCard(1, 100)}
+    assert taken.on_cards[first, "granted"] == OnCard(1, 100)
+    assert taken.device_seconds == {(name, first): 0.5}
+    assert taken.cgroups == {name: CgroupUse(8, 4096), name._replace(container=""): CgroupUse(9, None)}
+    assert taken.ports[PortOf(nic.name, nic.ports[0].number, name)]["received_bytes"] == 4004
+    assert before.cgroups[name] == CgroupUse(7, 4096)
+    assert before.ports[PortOf(nic.name, nic.ports[0].number, name)]["received_bytes"] == 4000
+    Ledger(node.folder).remove(MINE)
+    node.step()
+    assert taken.device_seconds == {(name, first): 0.5}
+    assert node.sampler.samples.last.device_seconds == {(NOBODY, first): 0.5}
+    assert node.sampler.samples.last.cgroups == {}
+
+
+def test_two_containers_of_one_name_count_together(node: Node) -> None:
+    for number, seconds in ((MINE, 1), (OTHERS, 2)):
+        node.grant(number, node.machine.gpus[0].name)
+        here = node.folder / f"sys/fs/cgroup/kubepods/pod{UID}/{number}"
+        here.mkdir(parents=True)
+        (here / "cpu.stat").write_text(f"usage_usec {seconds}000000\n")
+    (node.folder / "sys/fs/cgroup/cgroup.controllers").write_text("cpu\n")
+    node.step()
+    cgroups = node.sampler.samples.last.cgroups
+    assert cgroups[ContainerName("team", "job-0", "train")] == CgroupUse(3, None)
+
+
+def test_the_last_samples_are_kept_and_no_more() -> None:
+    samples = RecentSamples()
+    for at in range(1, 3 * KEPT):
+        samples.add(Sample(at))
+    assert samples.last.at == 3 * KEPT - 1
+    assert [each.at for each in samples.since(0)] == list(range(2 * KEPT, 3 * KEPT))
+    assert [each.at for each in samples.since(3 * KEPT - 3)] == [3 * KEPT - 2, 3 * KEPT - 1]
 
 
 def test_pids_of_another_namespace_are_nobodys(node: Node) -> None:
@@ -391,8 +454,8 @@ def test_no_byte_and_no_process_is_lost_or_counted_twice(
         each: GrantedContainer(ContainerName("n", each[:2], "c"), (), frozenset(("gpu-0",)))
         for each in entries
     }
-    taken = Sample(processes={"GPU-1": CardProcesses(used)}, owners=owners)
-    rows = use.on_cards(taken, {"GPU-1": frozenset(("gpu-0",))}, granted)
+    taken = use.Listed({"GPU-1": CardProcesses(used)}, owners)
+    rows = use.on_cards(taken, {"GPU-1": frozenset(("gpu-0",))}, granted=granted)
     assert sum(row.processes for row in rows.values()) == len(used)
     assert sum(row.memory for row in rows.values()) == sum(each or 0 for each in used.values())
     of = use.of_containers(taken, granted)
