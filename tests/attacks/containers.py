@@ -368,10 +368,18 @@ CONTAINERS: Final = (
         "cuts the file short",
         "detected",
         "it gets more of the GPU's time than its share, at the expense of what others leave idle: each claim's word is its own. What it really had is the "
-        "driver's word, which the node writes where the tenant cannot, and shows beside the share that it is held to",
-        seen=(metric("koordra_limiter_seen_device_seconds_total"),),
+        "driver's word, which the node writes where the tenant cannot, and shows beside the share that it is held to; who has had three seconds too "
+        "much is told",
+        seen=(
+            condition("Limited: False"),
+            event("OverTime"),
+            metric("koordra_limiter_seen_device_seconds_total"),
+        ),
         tests=(
             "tests/unit/limiter/test_seen_time.py::test_who_falsifies_its_region_gets_more_and_everybody_sees_it",
+            "tests/unit/limiter/test_seen_time.py::test_who_has_more_than_its_share_for_a_while_is_over_its_time",
+            "tests/unit/limiter/test_condition.py::test_where_device_time_is_limited_the_condition_says_so",
+            "tests/unit/kubelet_plugin/status/test_overuse_report.py::test_who_has_had_more_time_is_told_and_stays",
         ),
     ),
     Attack(

@@ -1,17 +1,18 @@
-"""Tells the pods of a claim that uses more of a card than its share, and asks for their eviction where the
-operator says so (`--on-overuse evict`): the controller evicts (koordra/evictions.py)."""
+"""Tells the pods of a claim that has more of a card than its share, of its memory (OverLimit) or of its time
+(OverTime), and asks for their eviction for more memory where the operator says so (`--on-overuse evict`): the
+controller evicts (koordra/evictions.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Final
 
 from koordra.api import kinds, objects
 from koordra.errors import NotFound, one_by_one
 from koordra.evictions import OF_PLUGIN, EvictionRequest, EvictionRequests
 from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
+from koordra.kubelet_plugin.isolation.limiter.overtime import OverTime
 from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
 from koordra.kubelet_plugin.settings import Settings
 from koordra.kubelet_plugin.status.pod_events import warn_pods
@@ -19,8 +20,6 @@ from koordra.logs import get_logger
 from koordra.process.wakeable import Pause, Wakeable
 
 log = get_logger(__name__)
-
-REASON: Final = "OverLimit"
 
 
 def wanted_evictions(client: KubeClient, settings: Settings) -> EvictionRequests | None:
@@ -39,7 +38,7 @@ class OveruseReporter(Wakeable):
         client: KubeClient,
         *,
         records: Callable[[], Iterable[ClaimRecord]],
-        overused: Callable[[], Mapping[str, Overuse]],
+        overused: Callable[[], Mapping[str, Overuse | OverTime]],
         evictions: EvictionRequests | None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -49,28 +48,27 @@ class OveruseReporter(Wakeable):
         self._overused = overused
         self._evictions = evictions
         self._now = now
-        self._told: dict[str, tuple[EvictionRequest, ...]] = {}
-        """Claims whose pods know it, and what is to be asked for."""
+        self._told: dict[tuple[str, str], tuple[EvictionRequest, ...]] = {}
+        """Claims whose pods know it, with the reason, and what is to be asked for."""
 
     failed = "overuse_not_reported"
 
     def step(self) -> Pause | None:
-        over = self._overused()
-        self._told = {uid: requests for uid, requests in self._told.items() if uid in over}
+        over = {(uid, found.reason): found for uid, found in self._overused().items()}
+        self._told = {key: requests for key, requests in self._told.items() if key in over}
         with one_by_one() as one:
             for record in self._records() if over.keys() - self._told else ():
-                found = over.get(record.ref.uid)
-                if found is not None and record.ref.uid not in self._told:
+                for key in [key for key in over.keys() - self._told if key[0] == record.ref.uid]:
                     with one():
-                        self._told[record.ref.uid] = self._report(record, found)
+                        self._told[key] = self._report(record, over[key])
             with one():
                 if self._evictions is not None:
                     self._evictions.want(request for requests in self._told.values() for request in requests)
         return None if over.keys() - self._told.keys() else Pause(0.0, None)
 
-    def _report(self, record: ClaimRecord, found: Overuse) -> tuple[EvictionRequest, ...]:
+    def _report(self, record: ClaimRecord, found: Overuse | OverTime) -> tuple[EvictionRequest, ...]:
         """The requests for its pods. Raises ApiError."""
-        log.warning("claim_over_limit", claim=str(record.ref), message=str(found))
+        log.warning("claim_over_share", claim=str(record.ref), reason=found.reason, message=str(found))
         try:
             claim = self._client.get(kinds.RESOURCE_CLAIMS, record.ref.name, namespace=record.ref.namespace)
         except NotFound:
@@ -78,9 +76,9 @@ class OveruseReporter(Wakeable):
         if objects.uid(claim) != record.ref.uid:
             return ()
         now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        warn_pods(self._client, claim, reason=REASON, message=str(found), now=now)
+        warn_pods(self._client, claim, reason=found.reason, message=str(found), now=now)
         return tuple(
-            EvictionRequest(record.ref.namespace, str(each.get("name")), str(each.get("uid")), REASON)
+            EvictionRequest(record.ref.namespace, str(each.get("name")), str(each.get("uid")), found.reason)
             for each in objects.status_of(claim).get("reservedFor") or ()
-            if each.get("resource") == "pods" and not each.get("apiGroup")
+            if found.evicts and each.get("resource") == "pods" and not each.get("apiGroup")
         )

@@ -18,6 +18,8 @@ from koordra.errors import NodeError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
 from koordra.kubelet_plugin.isolation.limiter import usage
+from koordra.kubelet_plugin.isolation.limiter.overtime import OverTime
+from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterVerdict, overused, verdict
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
 from koordra.kubelet_plugin.publish.node_inventory import inventory_of
@@ -162,17 +164,43 @@ def test_where_cores_are_reserved_the_condition_says_that_only_memory_is_limited
     assert ("cores" in condition["message"]) is bool(told)
 
 
-@pytest.mark.parametrize("over", [False, True])
-def test_where_device_time_is_limited_the_condition_says_so(tmp_path: Path, over: bool) -> None:
+MORE_MEMORY = Overuse(UID, UUID, 5 << 30, 4 << 30, 1 << 29)
+MORE_TIME = OverTime(UID, UUID, 62.0, 20.0, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("over", "reason", "told"),
+    [
+        (None, "NoProcessYet", "no process of the claim has used CUDA yet"),
+        (
+            MORE_MEMORY,
+            "OverLimit",
+            f"its processes have 5120Mi of {UUID}, the share is 4096Mi and a context takes 512Mi",
+        ),
+        (MORE_TIME, "OverTime", f"the driver saw its kernels on {UUID} for 62% of 20 s, the share is 30%"),
+    ],
+)
+def test_where_device_time_is_limited_the_condition_says_so(
+    tmp_path: Path, over: Overuse | OverTime | None, reason: str, told: str
+) -> None:
     time = limiter_region.TimeShare(3000)
     limiter_region.allow(tmp_path / UID, claim=UID, uuid=UUID, limit=1 << 30, cores=30, time=time)
     said = verdict(tmp_path, UID)
     assert said is not None
     record = replace(RECORD, devices=(replace(GPU, consumed=(("cores", "30"),)),))
-    limited = overused("it has more", before=said) if over else said
+    limited = overused(over, before=replace(said, enforced=True)) if over else said
     (entry,) = device_statuses(record, inventory=INVENTORY, attached={}, limited=limited)
     (condition,) = entry["conditions"]
-    assert condition["message"].endswith("; cores: launches are held to 30% of the GPU's time")
+    assert condition["message"] == f"{told}; cores: launches are held to 30% of the GPU's time"
+    assert (condition["status"], condition["reason"]) == ("False" if over else "Unknown", reason)
+
+
+@pytest.mark.parametrize("enforced", [None, False])
+def test_of_a_claim_that_is_not_limited_that_is_what_is_said(enforced: bool | None) -> None:
+    """Of a process outside of the limiter, that it is, and not that it has had more time."""
+    before = LimiterVerdict("bypassed", enforced, "OutsideLimiter", "")
+    assert overused(MORE_TIME, before=before) is before
+    assert overused(MORE_MEMORY, before=before).reason == "OverLimit"
 
 
 def test_other_peoples_conditions_on_our_gpus_stay() -> None:

@@ -310,8 +310,9 @@ def test_who_only_says_that_it_shrank_is_told_of(node: Node) -> None:
     assert state.done, "the claim's own word"
     samples, uses = OveruseSamples(), {UID: usage.read(node.claims / UID)}
     over = over_limit(uses, {(UID, UUID): 12 * GIB})
-    found = [samples.add(over, now=float(second)).get(UID) for second in range(10)]
-    verdict = overused(str(found[-1]), before=LimiterVerdict("enforcing", True, "Enforcing", ""))
+    last = [samples.add(over, now=float(second)).get(UID) for second in range(10)][-1]
+    assert last is not None
+    verdict = overused(last, before=LimiterVerdict("enforcing", True, "Enforcing", ""))
     assert (verdict.enforced, verdict.reason) == (False, "OverLimit")
     assert "12" in verdict.message
 

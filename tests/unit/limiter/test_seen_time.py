@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.isolation.limiter import region
+from koordra.kubelet_plugin.isolation.limiter import overtime, region
+from koordra.kubelet_plugin.isolation.limiter.overtime import BURST
 from koordra.kubelet_plugin.isolation.limiter.region import TimeShare
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, read_all, verdicts
 from koordra.kubelet_plugin.isolation.limiter.seen_time import LOOKED_UP, SeenTimes
 from koordra.kubelet_plugin.isolation.limiter.usage import read_policy
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
+from koordra.kubelet_plugin.sampling.cgroups import CgroupReader
 from koordra.kubelet_plugin.sampling.device_time import SeenTime
 from koordra.kubelet_plugin.sampling.host_processes import HostProcesses, Process
 from koordra.kubelet_plugin.sampling.nvml_cards import NvmlCards
@@ -44,6 +46,7 @@ class Node:
     nvml: FakeNvml
     due: int = 0
     sampler: NodeSampler = field(init=False)
+    times: SeenTimes = field(init=False)
 
     def __post_init__(self) -> None:
         self.start()
@@ -64,11 +67,12 @@ class Node:
             granted=GrantedContainers(self.nvml.folder),
             metrics=Metrics(),
             ports=PortReader(self.nvml.folder),
+            cgroups=CgroupReader(self.nvml.folder),
             clock=self.clock,
             spent=lambda: 0.0,
         )
-        times = SeenTimes(self.card.claims, clock=self.clock)
-        self.sampler.timed, self.sampler.on_time = times.cards, times.tell
+        self.times = SeenTimes(self.card.claims, clock=self.clock)
+        self.sampler.timed, self.sampler.on_time = self.times.cards, self.times.tell
 
     def clock(self) -> float:
         return self.card.now / 1e9
@@ -153,7 +157,9 @@ def test_shares_hold_in_any_second(built: Path, nvml: FakeNvml, name: str, sms: 
     with node_with(built, nvml, tenants, sms=sms) as node:
         node.run(SECOND)
         parts = node.card.parts(2 * SECOND, look=node.look)
+        excess = {share.claim: each.excess for share, each in node.times._excess.items()}
     assert within_three_points(tenants, parts), parts
+    assert max(excess.values()) < BURST / 10, "nobody is near to being called over its time"
 
 
 def test_without_the_sampler_long_kernels_beside_a_busy_neighbour_get_less(
@@ -228,9 +234,12 @@ def test_where_the_driver_tells_nothing_the_measurements_stand(
     assert within_three_points(tenants, parts), parts
 
 
-def test_who_falsifies_its_region_gets_more_and_everybody_sees_it(built: Path, nvml: FakeNvml) -> None:
+def test_who_falsifies_its_region_gets_more_and_everybody_sees_it(
+    built: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its own correction is its own to write, so it may charge itself a sixteenth; what it really has is the
-    driver's word, koordra_limiter_seen_device_seconds_total."""
+    driver's word: koordra_limiter_seen_device_seconds_total, and that it is over its time."""
+    monkeypatch.setattr(overtime, "BURST", BURST // 20)
     with node_with(built, nvml, [(30, "PLAIN"), (30, "PLAIN")]) as node:
         usage_file = node.card.claims / "claim-0" / "usage"
 
@@ -248,6 +257,7 @@ def test_who_falsifies_its_region_gets_more_and_everybody_sees_it(built: Path, n
             assert abs(seen - (node.card.device_ns[number] - really[number]) / 1e9) < 0.1 * passed
         assert (after["claim-0"] - before["claim-0"]) / passed > 0.4, "more than its 30 %"
         assert (after["claim-1"] - before["claim-1"]) / passed > 0.25, "its neighbour has what is its own"
+        assert [(claim, each.share) for claim, each in node.times.over.items()] == [("claim-0", 30.0)]
 
 
 def told(claims: Path, seen: SeenTime, owners: dict[int, tuple[str, ...]], times: SeenTimes) -> None:
@@ -283,6 +293,65 @@ def test_each_claim_is_told_of_itself_alone(tmp_path: Path) -> None:
     assert words(tmp_path, "a") == (12, 300), "who had nothing is told until when it was seen"
     told(tmp_path, SeenTime(400, began=True), owners, times)
     assert words(tmp_path, "b") == (0, 400), "a driver that begins anew"
+
+
+def test_who_has_more_than_its_share_for_a_while_is_over_its_time(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        share(tmp_path, name)
+    times, until = SeenTimes(tmp_path), 0
+
+    def seconds(count: int, a: float, b: float) -> set[str]:
+        nonlocal until
+        for _ in range(count * 6):
+            until += SECOND // 6
+            told(tmp_path, SeenTime(until, {1: int(a * SECOND / 6), 2: int(b * SECOND / 6)}), OWNERS, times)
+        return set(times.over)
+
+    assert seconds(60, 0.34, 0.39) == set()
+    assert seconds(60, 0.34, 0.30) == set()
+    assert seconds(3, 0.34, 1.0) == set(), "a while may be anybody's"
+    assert seconds(4, 0.34, 1.0) == {"b"}
+    first = times.over["b"]
+    assert (first.uuid, first.share, round(first.seconds)) == (UUID, 30.0, 5)
+    assert str(first) == f"the driver saw its kernels on {UUID} for 100% of 5 s, the share is 30%"
+    assert seconds(20, 0.34, 1.0) == {"b"}
+    assert times.over["b"] == first, "and is told once"
+    assert seconds(15, 0.34, 0.0) == {"b"}
+    assert seconds(6, 0.34, 0.0) == set(), "until it has had as much less"
+    assert seconds(7, 0.34, 1.0) == {"b"}
+    told(tmp_path, SeenTime(until, began=True), OWNERS, times)
+    assert times.over == {}, "a driver that begins anew"
+
+
+OWNERS: dict[int, tuple[str, ...]] = {1: ("a",), 2: ("b",)}
+
+
+def test_what_is_lent_or_was_allowed_a_moment_ago_is_no_overtime(tmp_path: Path) -> None:
+    """The driver tells of what was a second ago."""
+    share(tmp_path, "a")
+    times = SeenTimes(tmp_path)
+    for tick in range(600):
+        is_lent = tick % 20 < 10
+        region.write_lent(tmp_path / "a", 0, lent=9900 if is_lent else 0, until=2**62, neighbours=1)
+        told(tmp_path, SeenTime(tick * 150 * MS, {1: 148 * MS}), {1: ("a",)}, times)
+    assert times.over == {}
+    for tick in range(600, 700):
+        told(tmp_path, SeenTime(tick * 150 * MS, {1: 148 * MS}), {1: ("a",)}, times)
+    assert set(times.over) == {"a"}, "but what was lent is given back"
+    region.change(tmp_path / "a", UUID, limit=None, cores=30, time=None)
+    times._looked_at -= LOOKED_UP
+    times.cards()
+    assert times.over == {}, "who is not limited is not over"
+
+
+def test_kernels_as_long_as_the_limiter_paces_are_no_overtime(tmp_path: Path) -> None:
+    """At a half, one of five seconds every ten: it has had all of the card for five seconds."""
+    share(tmp_path, "a", rate=5000)
+    times = SeenTimes(tmp_path)
+    for tick in range(1200):
+        ran = 150 * MS if (tick * 150) % 10_000 < 5000 else 0
+        told(tmp_path, SeenTime(tick * 150 * MS, {1: ran}), {1: ("a",)}, times)
+        assert times.over == {}
 
 
 def test_a_container_with_two_shares_of_a_card_misleads_neither(tmp_path: Path) -> None:

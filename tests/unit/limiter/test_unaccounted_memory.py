@@ -66,7 +66,6 @@ def test_what_the_driver_sees_beyond_the_ledger_is_unseen() -> None:
     found = reading(use, card({1001: 700 * MIB}), {1001: process(1001)}, use)
     assert found.unseen == {("c", GPU): Interval(600 * MIB, 600 * MIB)}
     assert not found.outside
-    assert found.foreign == {GPU: 0}
 
 
 def test_what_was_granted_and_not_taken_does_not_hide_anothers_context() -> None:
@@ -98,7 +97,6 @@ def test_who_computes_without_a_slot_is_outside_and_counts_in_full() -> None:
     found = reading(use, card(used, drawing=(1010,)), mine, use)
     assert found.unseen["c", GPU] == Interval(550 * MIB, 550 * MIB)
     assert found.outside == {("c", 1009, 5)}, "who only draws is counted, and not told"
-    assert found.foreign == {GPU: 900 * MIB}
 
 
 def test_a_process_that_is_ending_is_not_counted_twice_nor_told() -> None:

@@ -56,8 +56,8 @@ class NodeLimiter:
             held_by=granted.claims_of,
         )
         self.sampler = sampler(processes)
+        times = SeenTimes(self.backend.claims)
         if cores:
-            times = SeenTimes(self.backend.claims)
             self.sampler.timed, self.sampler.on_time = times.cards, times.tell
         self.resizer = ShareResizer(
             self.backend.claims, records=records, holds=holds, cores=cores, changed=changed
@@ -73,5 +73,6 @@ class NodeLimiter:
             changed=changed,
             ref_of=partial(ref_of, state),
             containers=granted.of_claims,
+            over_time=lambda: times.over,
         )
         self.backend.broker.on_call = self.comparison.wake

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
 
@@ -38,6 +38,10 @@ class Overuse:
     used: int
     limit: int
     context: int
+
+    reason: ClassVar[str] = "OverLimit"
+    evicts: ClassVar[bool] = True
+    """What is there stays until its process ends."""
 
     def __str__(self) -> str:
         return (

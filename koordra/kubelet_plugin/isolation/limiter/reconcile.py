@@ -6,6 +6,7 @@ else once.
     /proc ──> claims   ─┘    computing without a slot, twice in a row ──> policy: `bypassed`
                              what a context takes ──> kept for the next one         (unaccounted_memory.py)
                              more than the share, three times ──> `overused`        (overuse.py)
+    sampler ──> more time than the share for a while ────────────> `overused`        (overtime.py)
     regions ──> has a handshake changed? ──> `changed`: the claim's condition is written
             ──> grown beyond its size? ──> cut back
 
@@ -39,6 +40,7 @@ from typing import Final
 
 from koordra.errors import KoordraError, NodeError
 from koordra.kubelet_plugin.isolation.limiter import region, unaccounted_memory
+from koordra.kubelet_plugin.isolation.limiter.overtime import OverTime
 from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse, OveruseSamples, over_limit
 from koordra.kubelet_plugin.isolation.limiter.report import (
     LimiterMetrics,
@@ -53,7 +55,7 @@ from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
 from koordra.kubelet_plugin.sampling.host_processes import HostProcesses
 from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses
 from koordra.logs import get_logger
-from koordra.metrics import Metrics, bounded, counter, gauge, histogram
+from koordra.metrics import Metrics, counter, gauge, histogram
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.granted_claims import ContainerName
 from koordra.process.wakeable import Pause, Wakeable
@@ -75,11 +77,6 @@ LOOKS: Final = counter(
     "koordra_limiter_looks_total",
     "Comparisons of the limiters' ledgers with NVML; failed: NVML did not answer",
     result=("ok", "failed"),
-)
-FOREIGN: Final = gauge(
-    "koordra_limiter_foreign_bytes",
-    "GPU memory of processes of no limited claim, on cards of limited claims",
-    uuid=bounded("GPUs of the node that limited claims have shares of"),
 )
 OUTSIDE: Final = gauge(
     "koordra_limiter_outside_processes",
@@ -121,6 +118,7 @@ class Reconciler(Wakeable):
         changed: Callable[[], None] = lambda: None,
         ref_of: Callable[[str], ClaimRef | None] = lambda _uid: None,
         containers: Callable[[], Mapping[str, Sequence[ContainerName]]] = dict,
+        over_time: Callable[[], Mapping[str, OverTime]] = dict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -133,12 +131,13 @@ class Reconciler(Wakeable):
         self._changed_at = clock()
         self._report = LimiterMetrics(metrics, ref_of=ref_of, containers=containers)
         self._looks = metrics.counter(LOOKS)
-        self._foreign = metrics.table(FOREIGN)
         self._outside = metrics.gauge(OUTSIDE)
         self._cut = metrics.counter(CUT_BACK)
         self._took = metrics.histogram(LOOK_SECONDS)
         self._samples = OveruseSamples()
-        self.overused: Mapping[str, Overuse] = {}
+        self._over_time = over_time
+        self._over_limit: Mapping[str, Overuse] = {}
+        self.overused: Mapping[str, Overuse | OverTime] = {}
         self._suspects: dict[Suspect, float] = {}
         self._seen: dict[Suspect, float] = {}
         self._state: object = None
@@ -165,14 +164,12 @@ class Reconciler(Wakeable):
         if uses:
             self._compare(uses)
         else:
-            self.overused = self._samples.add({}, now=self._clock())
-            self._foreign.set({})
+            self._over_limit = self._samples.add({}, now=self._clock())
             self._outside.set(0)
+        self.overused = {**self._over_time(), **self._over_limit}
         uses = read_all(self._claims)
         now = verdicts(uses)
-        now |= {
-            uid: overused(str(each), before=now[uid]) for uid, each in self.overused.items() if uid in now
-        }
+        now |= {uid: overused(each, before=now[uid]) for uid, each in self.overused.items() if uid in now}
         self._report.observe(uses, now.values())
         if now != self._verdicts:
             for uid, each in now.items():
@@ -188,7 +185,7 @@ class Reconciler(Wakeable):
 
     def verdict(self, uid: str) -> LimiterVerdict | None:
         over, found = self.overused.get(uid), verdict(self._claims, uid)
-        return overused(str(over), before=found) if over and found else found
+        return overused(over, before=found) if over and found else found
 
     def _compare(self, uses: dict[str, ClaimUse]) -> None:
         if not self._warned and not self._processes.all_seen:
@@ -219,9 +216,8 @@ class Reconciler(Wakeable):
         over = over_limit(uses, readings[-1].in_use)
         for earlier in readings[:-1]:
             over = {share: over[share] for share in over.keys() & over_limit(uses, earlier.in_use).keys()}
-        self.overused = self._samples.add(over, now=self._clock())
+        self._over_limit = self._samples.add(over, now=self._clock())
         self._learn(readings)
-        self._foreign.set({(uuid,): used for uuid, used in readings[-1].foreign.items()})
 
     def _read_driver(self, before: Mapping[str, ClaimUse]) -> tuple[MemoryReading, dict[str, ClaimUse]]:
         """One reading of the driver between two of the ledger. A pid counts if it was the same process

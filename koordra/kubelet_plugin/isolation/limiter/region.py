@@ -252,6 +252,11 @@ class PolicyFile:
         devices = (DEVICE.unpack_from(self._policy, device_at(index)) for index in range(count))
         return [(uuid_text(raw), rate) for raw, _, _, _, _, _, rate, *_ in devices]
 
+    def allowed(self, index: int) -> int:
+        """Of the time of its GPU number `index`, in 1/100 %: its rate, or what it is lent now."""
+        word = _word(self._policy, device_at(index) + RATE)
+        return max(word & _LOWER, word >> 32)
+
     def is_of(self, folder: Path) -> bool:
         """Whether that is where the policy is: it may be gone, and another made."""
         try:

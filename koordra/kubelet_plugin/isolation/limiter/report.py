@@ -16,6 +16,8 @@ The verdict on a claim is the condition `Limited` of its GPUs in status.devices:
                               minute at least
     False    OutsideLimiter   a process computes on the card without a limit
     False    OverLimit        by the driver's own figures its processes have more than the share (overuse.py)
+    False    OverTime         by the driver's own samples its kernels have had more time than the share
+                              (overtime.py)
     False    RegionDamaged    the claim's processes have made their region unreadable
 """
 
@@ -29,6 +31,8 @@ from typing import Final, NamedTuple
 
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.isolation.limiter import usage
+from koordra.kubelet_plugin.isolation.limiter.overtime import OverTime
+from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
 from koordra.metrics import Metrics, bounded, counter, gauge
 from koordra.node_state.claim_ref import ClaimRef
@@ -65,6 +69,9 @@ _VERDICTS: Final = {
         ),
         LimiterVerdict("overused", False, "OverLimit", "the claim's processes have more than its share"),
         LimiterVerdict(
+            "overtime", False, "OverTime", "the claim's kernels have had more time than its share"
+        ),
+        LimiterVerdict(
             "damaged", False, "RegionDamaged", "the claim's processes have damaged the region of the limiter"
         ),
     )
@@ -100,8 +107,13 @@ def verdict(claims: Path, uid: str) -> LimiterVerdict | None:
     return _verdict(use) if use else None
 
 
-def overused(message: str, *, before: LimiterVerdict) -> LimiterVerdict:
-    return replace(_VERDICTS["overused"], message=message, paced=before.paced)
+def overused(over: Overuse | OverTime, *, before: LimiterVerdict) -> LimiterVerdict:
+    """The verdict on a claim that has more than its share. More time than it should have is told of a claim
+    whose limiter says that all is well; else that is why."""
+    if isinstance(over, OverTime) and not before.enforced:
+        return before
+    found = next(each for each in _VERDICTS.values() if each.reason == over.reason)
+    return replace(found, message=str(over), paced=before.paced)
 
 
 def _verdict(use: ClaimUse) -> LimiterVerdict:

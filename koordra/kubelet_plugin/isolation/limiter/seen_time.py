@@ -8,6 +8,8 @@ it, so that each knows up to when it was seen. It is not told where the figure w
 to a container with two shares of one card; where the driver's pids are not those that this process sees; of a
 card whose driver tells nothing (`seen_until` stays 0, and the measurements stand).
 
+Which claims have had more than their share for a while is kept in `over` (overtime.py).
+
 A claim is told of nothing but itself, by the file that it cannot write. What it writes into its own region
 changes nothing of this.
 """
@@ -16,11 +18,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from koordra.errors import NodeError
+from koordra.kubelet_plugin.isolation.limiter.overtime import OverTime, TimeExcess
 from koordra.kubelet_plugin.isolation.limiter.region import PolicyFile
 from koordra.kubelet_plugin.sampling.device_time import SeenTime
 from koordra.kubelet_plugin.sampling.host_processes import Process
@@ -37,7 +40,7 @@ class _Share(NamedTuple):
 
 
 class SeenTimes:
-    """`claims` is the folder with one folder per claim. For one thread."""
+    """`claims` is the folder with one folder per claim. For one thread; `over`, by claim, for any."""
 
     def __init__(self, claims: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._claims = claims
@@ -46,6 +49,8 @@ class SeenTimes:
         self._policies: dict[str, PolicyFile] = {}
         self._shares: dict[str, tuple[_Share, ...]] = {}
         self._told: dict[_Share, int] = {}
+        self._excess: dict[_Share, TimeExcess] = {}
+        self.over: Mapping[str, OverTime] = {}
 
     def cards(self) -> Collection[str]:
         """Those of which a claim has an enforced part."""
@@ -74,6 +79,9 @@ class SeenTimes:
             for share, ns in self._told.items()
             if share in kept and policies[share.claim] is self._policies.get(share.claim)
         }
+        self._excess = {share: each for share, each in self._excess.items() if share in self._told}
+        held = {(share.claim, uuid) for uuid, of in shares.items() for share in of}
+        self.over = {claim: each for claim, each in self.over.items() if (claim, each.uuid) in held}
         for claim, policy in self._policies.items():
             if policies.get(claim) is not policy:
                 policy.close()
@@ -92,6 +100,22 @@ class SeenTimes:
         for share in shares:
             anew = seen.began or share not in self._told or share.claim in mixed
             self._told[share] = 0 if anew else self._told[share] + ns[share.claim]
-            self._policies[share.claim].write_seen_time(
-                share.at, device_time=self._told[share], until=seen.until
+            policy = self._policies[share.claim]
+            policy.write_seen_time(share.at, device_time=self._told[share], until=seen.until)
+            known = None if anew else self._excess.get(share)
+            self._excess[share] = (known or TimeExcess(seen.until, seen.until)).later(
+                seen.until, seen=0 if known is None else ns[share.claim], allowed=policy.allowed(share.at)
             )
+        self._judge(uuid, shares)
+
+    def _judge(self, uuid: str, shares: Iterable[_Share]) -> None:
+        """Who is over its time keeps its first figures, so that nothing is written again for each second
+        more."""
+        over = {
+            share.claim: self._excess[share].told(share.claim, uuid)
+            for share in shares
+            if self._excess[share].is_over
+        }
+        others = {claim: each for claim, each in self.over.items() if each.uuid != uuid}
+        kept = {claim: each for claim, each in self.over.items() if each.uuid == uuid and claim in over}
+        self.over = {**over, **kept, **others}

@@ -176,13 +176,12 @@ class Interval:
 class MemoryReading:
     """`unseen` by share, without those that are not known; `outside`: who computes without a slot, as (claim,
     pid, start); `overheads`: what processes with one context have beyond all that they were granted but it,
-    as (card, pid, start, bytes); `foreign`: bytes of processes of no claim, by card; `in_use`: all bytes of a
-    share's processes but those that are ending, where NVML tells them and they are nobody else's."""
+    as (card, pid, start, bytes); `in_use`: all bytes of a share's processes but those that are ending, where
+    NVML tells them and they are nobody else's."""
 
     unseen: Mapping[Share, Interval]
     outside: frozenset[tuple[str, int, int]]
     overheads: tuple[tuple[str, int, int, int], ...]
-    foreign: Mapping[str, int]
     in_use: Mapping[Share, int] = field(default_factory=dict)
 
 
@@ -194,17 +193,13 @@ def reading(
     *,
     sure: bool = True,
 ) -> MemoryReading:
-    """One reading. Bytes of `processes` that are of no limited claim, and of those not among them, are
-    foreign."""
+    """One reading. Processes of no limited claim, and those that are not in `processes`, are left out: the
+    sampler tells whose they are."""
     unseen: dict[Share, Interval] = {}
     outside: set[tuple[str, int, int]] = set()
     overheads: list[tuple[str, int, int, int]] = []
-    foreign: dict[str, int] = {}
     in_use: dict[Share, int] = {}
     for uuid, card in cards.items():
-        foreign[uuid] = sum(
-            used or 0 for pid, used in card.used.items() if pid not in processes or not processes[pid].claims
-        )
         unreported: set[str] = set()
         shared: set[str] = set()
         totals = dict.fromkeys((uid for uid, use in before.items() if _index(use, uuid) is not None), 0)
@@ -249,7 +244,7 @@ def reading(
             for uid, total in totals.items()
             if uid not in unreported | shared and uid in after and not card.through_mps
         }
-    return MemoryReading(unseen, frozenset(outside), tuple(overheads), foreign, in_use)
+    return MemoryReading(unseen, frozenset(outside), tuple(overheads), in_use)
 
 
 def settled(known: int, intervals: Sequence[Interval]) -> int:

@@ -12,6 +12,7 @@ from koordra.errors import ApiError, ApiUnreachable, CheckpointError, NotFound
 from koordra.evictions import OF_PLUGIN, EvictionRequests, decode
 from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
+from koordra.kubelet_plugin.isolation.limiter.overtime import OverTime
 from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
 from koordra.kubelet_plugin.status.overuse_report import OveruseReporter
 from koordra.node_state.claim_ref import ClaimRef
@@ -63,7 +64,7 @@ class Api:
 
 class Reported:
     def __init__(self, *, claims: int = 1, evict: bool) -> None:
-        self.api, self.over = Api(claims), dict[str, Overuse]()
+        self.api, self.over = Api(claims), dict[str, Overuse | OverTime]()
         records = [
             ClaimRecord(
                 ClaimRef("team", f"claim-{each}", f"uid-{each}"),
@@ -116,6 +117,24 @@ def test_where_the_operator_says_so_the_pods_of_the_claim_are_to_go_while_it_is_
     reported.overuse()
     reported.reporter.attempt()
     assert reported.api.entries == {"node": None, "other": "kept"}
+
+
+def test_who_has_had_more_time_is_told_and_stays() -> None:
+    """Its pod may be honest, with kernels that are too long to be paced. More memory besides is told too."""
+    reported = Reported(evict=True)
+    reported.over = {"uid-0": OverTime("uid-0", "GPU-1", 62.0, 20.0, 30.0)}
+    for _ in range(3):
+        reported.reporter.attempt()
+    (event,) = reported.api.events.values()
+    assert (event["reason"], event["message"]) == (
+        "OverTime",
+        "ResourceClaim claim-0: the driver saw its kernels on GPU-1 for 62% of 20 s, the share is 30%",
+    )
+    assert reported.api.asked == []
+    reported.overuse(0)
+    reported.reporter.attempt()
+    assert [each["reason"] for each in reported.api.events.values()] == ["OverTime", "OverLimit"]
+    assert reported.api.asked == ["team/pod-0"]
 
 
 def test_all_pods_of_a_claim_are_told_and_asked_for() -> None:
