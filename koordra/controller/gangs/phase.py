@@ -52,6 +52,8 @@ from koordra.controller import claims as claims_of
 from koordra.controller.claims import Users
 from koordra.controller.gangs.declared.annotations import GANG_BY, GANG_START_AFTER
 from koordra.controller.gangs.declared.gang_by import WHOLE
+from koordra.controller.gangs.declared.roles import starts_after
+from koordra.controller.gangs.declared.topology_terms import role_of_pod
 from koordra.controller.gangs.declared.workload_kind import late_words
 
 if TYPE_CHECKING:
@@ -145,7 +147,7 @@ def within_quota(gang: Gang, status: GangStatus, beyond_quota: Mapping[str, str]
     free = tuple(member for member, why in zip(status.plan, words, strict=True) if why is None)
     held = frozenset(member.uid for member in status.plan) - {member.uid for member in free}
     few = len(free) < status.needed or any(
-        role.lacks({member.uid for member in gang.members} - held) for role in gang.terms.roles
+        role.lacks({member.uid for member in gang.members} - held) for role in gang.terms.roles if role.pods
     )
     return replace(status, plan=() if "" in words or few else free)
 
@@ -226,7 +228,11 @@ def _short_role(gang: Gang, have: Sequence[Member]) -> str:
         return ""
     uids = {member.uid for member in have}
     for role in gang.terms.roles:
-        if missing := role.lacks(uids):
+        missing = role.lacks(uids)
+        if missing and not role.pods and any(role.name in starts_after(one.pod) for one in gang.members):
+            there = ", ".join(sorted({role_of_pod(member.pod) for member in gang.members} - {""})) or "none"
+            return f"of role {role.name[:60]!r}, which {GANG_START_AFTER} names, nobody (roles that are there: {there})"
+        if missing:
             return f"of role {role.name} {role.least - missing} of {role.least} members"
     return ""
 

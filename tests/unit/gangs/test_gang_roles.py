@@ -29,6 +29,7 @@ from koordra.controller.gangs.declared.annotations import (
     GANG_START_AFTER,
     GANG_TIMEOUT,
 )
+from koordra.controller.gangs.phase import within_quota
 from tests.fakes.joint_cluster import JointCluster
 
 KOORDINATOR = "gang.scheduling.koordinator.sh/"
@@ -171,7 +172,6 @@ def test_members_that_a_role_needs_do_not_make_room_for_others() -> None:
             f"{GANG_ROLE_MAX} is 1 and {GANG_ROLE_MIN} is 2",
         ),
         ({GANG_ROLE: "a", GANG_ROLE_MIN: "few"}, "write a number from 1 on"),
-        ({GANG_ROLE: "a", GANG_START_AFTER: "b"}, f"{GANG_START_AFTER} names 'b', and its roles are: a"),
         ({GANG_ROLE: "a", GANG_START_AFTER: "a"}, "its roles wait for each other"),
         ({GANG_ROLE: "a", GANG_START_AFTER: ",".join(map(str, range(17)))}, "names 17 roles: 16 at most"),
         ({GANG_ROLE: "a/b/c", GANG_ROLE_TOPOLOGY: "row,rack"}, "one for each of the 3 layers of role a/b/c"),
@@ -265,6 +265,41 @@ def test_a_role_that_others_start_after_is_never_left_out() -> None:
     assert went(cluster) == ["head"]
     ready(cluster, "head")
     assert went(cluster) == ["a0", "head"]
+
+
+def test_a_role_that_comes_last_is_told_until_it_is_there() -> None:
+    """Of an elastic gang there are enough members without it: it is neither refused nor started."""
+    cluster = cluster_of("aaa")
+    for number in range(2):
+        join(cluster, f"w{number}", role("workers", **{GANG_START_AFTER: "head"}))
+    cluster.settle()
+    words = f"of role 'head', which {GANG_START_AFTER} names, nobody (roles that are there: workers)"
+    assert words in told(cluster, events.GATHERING)
+    assert not told(cluster, events.REFUSED)
+    assert (went(cluster), cluster.node_of("w0")) == ([], None)
+    join(cluster, "head", role("head"))
+    cluster.settle()
+    assert went(cluster) == ["head"]
+    ready(cluster, "head")
+    assert went(cluster) == ["head", "w0", "w1"]
+
+
+def test_a_quota_holds_only_whom_it_holds_while_a_role_is_lost() -> None:
+    cluster = cluster_of("aa")
+    started_after(cluster, late=1)
+    cluster.settle()
+    ready(cluster, "head")
+    ready(cluster, "w0")
+    cluster.pod_ends("head", "head")
+    for name in ("w1", "w2", "w3"):
+        join(cluster, name, role("workers", **{GANG_START_AFTER: "head"}))
+    cluster.settle()
+    gangs = cluster.reconciler.allocation.gangs
+    status = gangs.statuses["default/train"]
+    held = objects.uid(cluster.api.get(PODS, "w2"))
+    free = within_quota(gangs.all["default/train"], status, {held: "beyond its quota"})
+    assert [member.key for member in status.plan] == ["default/w2", "default/w3"]
+    assert [member.key for member in free.plan] == ["default/w3"]
 
 
 def test_nobody_starts_after_a_head_that_was_lost_before_it_was_ready() -> None:

@@ -52,7 +52,7 @@ def roles_of(
     """`spec`: of the gang's pod group. Of a role that others start after one member is needed."""
     found = [*_own_roles(said), *_joined(ref, said)]
     known = {role.name for role in found if role.least}
-    found += [RoleTerms(name, pods, 1) for name, pods in order.roles.items() if pods and name not in known]
+    found += [RoleTerms(name, pods, 1) for name, pods in order.roles.items() if name not in known]
     found += [
         RoleTerms(one.subgroup.name, _uids(one.pods), one.subgroup.least)
         for one in subgroups.all
@@ -98,18 +98,15 @@ def _joined(ref: GangRef, said: Said) -> list[RoleTerms]:
 class StartOrder(NamedTuple):
     """`before`, by uid: the pods that have to be Ready before this one's gate is lifted; of a role that
     nobody is in, what `ended_role` calls it. `roles`: those that others start after, by name, which are
-    needed for that."""
+    needed for that; nobody of them may be there yet."""
 
     before: Mapping[str, frozenset[str]]
     roles: Mapping[str, frozenset[str]]
 
 
-def start_order(
-    pods: Sequence[Object], problems: list[str], *, whole: bool, ended: Collection[str] = ()
-) -> StartOrder:
-    """`whole`: everybody is there, so that a role that nobody is in cannot be meant, unless somebody of it
-    has ended well (`ended`, as `ended_role` calls them)."""
-    telling = {objects.uid(pod): words for pod in pods if (words := _after(pod))}
+def start_order(pods: Sequence[Object], problems: list[str], ended: Collection[str]) -> StartOrder:
+    """`ended`: roles of which somebody has ended well, as `ended_role` calls them."""
+    telling = {objects.uid(pod): words for pod in pods if (words := starts_after(pod))}
     longest = max(map(len, telling.values()), default=0)
     if longest > MOST_BEFORE:
         problems.append(f"{GANG_START_AFTER} names {longest} roles: {MOST_BEFORE} at most")
@@ -124,9 +121,6 @@ def start_order(
     before: dict[str, set[str]] = {}
     for name in sorted(set[str]().union(*after.values())):
         before[name] = {role for role in roles if is_inside(role, name)}
-        if whole and not before[name] and ended_role(name) not in ended:
-            known = ", ".join(sorted(filter(None, roles))) or "none"
-            problems.append(f"{GANG_START_AFTER} names {name[:60]!r}, and its roles are: {known}")
     if _is_circular({role: {one for name in names for one in before[name]} for role, names in after.items()}):
         problems.append(f"{GANG_START_AFTER}: its roles wait for each other: let one of them start first")
         return StartOrder({}, {})
@@ -137,7 +131,8 @@ def start_order(
         words: frozenset[str]().union(*(of_role[name] or {ended_role(name)} for name in words))
         for words in set(telling.values())
     }
-    return StartOrder({uid: found[words] for uid, words in telling.items()}, of_role)
+    needed = {name: uids for name, uids in of_role.items() if uids or ended_role(name) not in ended}
+    return StartOrder({uid: found[words] for uid, words in telling.items()}, needed)
 
 
 def ended_role(name: str) -> str:
@@ -145,7 +140,8 @@ def ended_role(name: str) -> str:
     return f"role {name}"
 
 
-def _after(pod: Object) -> tuple[str, ...]:
+def starts_after(pod: Object) -> tuple[str, ...]:
+    """The roles that it names."""
     said = objects.annotations_of(pod).get(GANG_START_AFTER, "").split(",")
     return tuple(filter(None, map(str.strip, said)))
 

@@ -186,8 +186,7 @@ def terms_of(
         )
     if ref.source is Source.KOORDRA and least is None and not problems:
         problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
-    whole = labelled and len(said.pods) >= (least or 1)
-    order = start_order(said.pods, problems, whole=whole, ended=ended)
+    order = start_order(said.pods, problems, ended)
     subgroups = subgroups_of(ref, said.pods, spec, pod_groups)
     roles = roles_of(ref, said, spec, order, subgroups)
     if subgroups.all:
