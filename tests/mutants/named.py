@@ -574,7 +574,7 @@ TEXTS: Final = (
     (
         "gangs",
         "the job is not asked what a lost member asked",
-        "answer = self.jobs.job_of(gang) if seat.name else Answer()",
+        "answer = self.jobs.job_of(gang) if unknown else Answer()",
         "answer = Answer()",
     ),
     (

@@ -217,6 +217,8 @@ class GangController:
         if gang is not None:
             self.all[key] = gang
             return
+        if before is not None:
+            self._exchange.lost(before)
         self._alone.pop(key, None)
         for part in (self._planner, self.restarts, self._events):
             part.forget(key)

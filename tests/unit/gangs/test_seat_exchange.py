@@ -9,7 +9,7 @@ import pytest
 from koordra.api import objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller.gangs.declared.annotations import GANG_TOPOLOGY
+from koordra.controller.gangs.declared.annotations import GANG_ROLE_TOPOLOGY, GANG_TOPOLOGY
 from koordra.controller.gangs.declared.workload_kind import KUBEFLOW
 from koordra.controller.gangs.events import SEAT_EXCHANGED, SEAT_UNFIT
 from koordra.controller.gangs.expected.job_reader import READ_AGAIN
@@ -24,19 +24,16 @@ ZONE = "topology.kubernetes.io/zone"
 class Seats:
     """A gang of two on nodes of their own, and a node to spare; `lost`: where the member that is lost was."""
 
-    def __init__(self, *, zones: str = "", gpus: int = 2) -> None:
+    def __init__(self, *, zones: str = "", gpus: int = 2, terms: dict[str, str] | None = None) -> None:
         self.cluster = JointCluster(nodes=len(zones) or 3, gpus=gpus)
         for number, zone in enumerate(zones):
-            self.label(f"n{number}", zone)
+            label(self.cluster, f"n{number}", zone)
         self.cluster.start_again()
         self.jobs = Jobs(self.cluster)
-        self.terms = {GANG_TOPOLOGY: "zone"} if zones else {}
+        self.terms = ({GANG_TOPOLOGY: "zone"} if zones else {}) if terms is None else terms
         self.pods = self.jobs.start("train", 2, count=gpus, terms=self.terms)
         self.lost = self.jobs.devices(self.pods[1])[0].partition("/")[0]
         self.gpus = gpus
-
-    def label(self, node: str, zone: str) -> None:
-        self.cluster.api.edit(NODES, node, lambda one: one["metadata"]["labels"].update({ZONE: zone}))
 
     def lose(self) -> None:
         self.jobs.lose(self.pods[1])
@@ -55,6 +52,10 @@ class Seats:
         again = self.jobs.make("train", 1, least=2, count=self.gpus, terms=self.terms)
         self.cluster.settle()
         return self.jobs.devices(again)
+
+
+def label(cluster: JointCluster, node: str, zone: str) -> None:
+    cluster.api.edit(NODES, node, lambda one: one["metadata"]["labels"].update({ZONE: zone}))
 
 
 def taint(cluster: JointCluster, node: str) -> None:
@@ -130,7 +131,7 @@ def test_the_domain_that_is_required_is_kept_and_what_lacks_is_told() -> None:
     assert f"the place of train/1 on node {seats.lost} does not do: {seats.lost}/gpu-0 is tainted" in said
     assert "there is no other (" in said
     assert "it is held until 2026-11-21T" in said
-    seats.label("n2", "a")
+    label(seats.cluster, "n2", "a")
     seats.cluster.settle()
     assert seats.node() == "n2"
     assert seats.comes() == ["n2/gpu-0", "n2/gpu-1"]
@@ -148,12 +149,79 @@ def test_a_seat_whose_device_recovers_serves_again() -> None:
     assert seats.comes() == [f"{seats.lost}/gpu-0", f"{seats.lost}/gpu-1"]
 
 
-def test_where_nobody_lives_who_asks_the_same_the_seat_stays() -> None:
+@pytest.mark.parametrize("zones", ["aaba", "abab"], ids=["there is a place", "there is none"])
+@pytest.mark.parametrize("first", [False, True], ids=["nobody is there", "one has come again"])
+def test_of_a_gang_that_was_lost_as_a_whole_a_seat_moves_beside_those_that_are_held(
+    zones: str, *, first: bool
+) -> None:
+    seats = Seats(zones=zones)
+    cluster, jobs = seats.cluster, seats.jobs
+    kept = jobs.devices(seats.pods[0])
+    jobs.lose(*seats.pods)
+    cluster.settle()
+    again = jobs.make("train", 0, least=2, count=2, terms=seats.terms) if first else ""
+    remove(cluster, seats.lost)
+    cluster.settle()
+    nodes = {one["name"]: one["node"] for hold in holds(cluster) for one in hold["spec"]["seats"]}
+    spare = "n3" if zones == "aaba" else seats.lost
+    assert nodes == {"train/0": kept[0].partition("/")[0], "train/1": spare}
+    again = again or jobs.make("train", 0, least=2, count=2, terms=seats.terms)
+    if spare != seats.lost:
+        assert seats.comes() == [f"{spare}/gpu-0", f"{spare}/gpu-1"]
+        assert jobs.devices(again) == kept
+
+
+def test_after_a_change_of_leader_the_seat_of_a_lost_gang_waits_for_its_pod() -> None:
+    """Nobody knows what it asked."""
     seats = Seats()
     seats.jobs.lose(*seats.pods)
+    seats.cluster.settle()
+    seats.cluster.start_again()
     taint(seats.cluster, seats.lost)
     seats.cluster.settle()
     assert seats.lost in {one["node"] for hold in holds(seats.cluster) for one in hold["spec"]["seats"]}
+
+
+def test_the_domain_of_its_role_is_kept() -> None:
+    """Two workers in one zone, and a master anywhere, which is in the other one."""
+    cluster = JointCluster(nodes=4, gpus=2)
+    for number, zone in enumerate("aabb"):
+        label(cluster, f"n{number}", zone)
+    cluster.start_again()
+    jobs = Jobs(cluster)
+    jobs.kind = TRAINING_JOBS[0].type_meta
+
+    def make(role: str, number: int) -> str:
+        terms = {GANG_ROLE_TOPOLOGY: "zone"} if role == "worker" else {}
+        name = jobs.make("train", None, least=3, count=2, terms=terms)
+        labels = {"job-name": "train", "replica-type": role, "replica-index": str(number)}
+        told = {f"{KUBEFLOW}{key}": value for key, value in labels.items()}
+        cluster.api.edit(PODS, name, lambda one: one["metadata"].update(labels=told))
+        return name
+
+    pods = [make("master", 0), make("worker", 0), make("worker", 1)]
+    cluster.settle()
+    jobs.run(*pods)
+    cluster.settle()
+    head, _, lost = ({place.partition("/")[0] for place in jobs.devices(pod)}.pop() for pod in pods)
+    jobs.lose(pods[2])
+    cluster.settle()
+    cordon(cluster, lost)
+    cluster.settle()
+
+    def held() -> str:
+        (found,) = [one for hold in holds(cluster) for one in hold["spec"]["seats"] if one.get("until")]
+        return str(found["node"])
+
+    assert held() == lost
+    (spare,) = (
+        {"n0", "n1", "n2", "n3"} - {jobs.devices(pod)[0].partition("/")[0] for pod in pods[:2]} - {lost}
+    )
+    zone = cluster.api.get(NODES, lost)["metadata"]["labels"][ZONE]
+    assert zone != cluster.api.get(NODES, head)["metadata"]["labels"][ZONE]
+    label(cluster, spare, zone)
+    cluster.settle()
+    assert held() == spare
 
 
 def test_where_no_other_of_its_row_lives_the_jobs_object_says_what_the_lost_member_asked() -> None:

@@ -124,14 +124,24 @@ def _of_job(
     return Coming(tuple(members), like=like)
 
 
-def of_seat(gang: Gang, name: str, job: Job, classes: Mapping[str, Object]) -> Member | None:
-    """Whom the job makes at the position that a seat's name says; None where nobody knows what it asks."""
-    number, there = name.rpartition("/")[2], [member.pod for member in gang.members]
-    for pod, _ in pods_of(job.obj, there, least=gang.terms.least or 0) if number.isdecimal() else ():
-        index = member_index_of(pod)
-        if index is not None and str(at := index.at(int(number))) == name:
-            return Member(pod, _claims(pod, job, classes), at) if _is_told(pod, job) else None
-    return None
+def of_seats(
+    gang: Gang, names: Mapping[str, int], job: Job, classes: Mapping[str, Object]
+) -> dict[str, Member]:
+    """Whom the job makes at the positions that these names of seats say, where it is known what they ask;
+    each with a number of its own."""
+    there = [member.pod for member in gang.members]
+    rows: dict[str, tuple[Object, MemberIndex]] = {}
+    for pod, _ in pods_of(job.obj, there, least=gang.terms.least or 0):
+        if (index := member_index_of(pod)) is not None:
+            rows.setdefault(str(index).rpartition("/")[0], (pod, index))
+    found = {}
+    for name, number in names.items():
+        row, _, position = name.rpartition("/")
+        if position.isdecimal() and row in rows and _is_told(rows[row][0], job):
+            like, index = rows[row]
+            pod = _renamed(like, f"-to-come-{number}")
+            found[name] = Member(pod, _claims(pod, job, classes), index.at(int(position)))
+    return found
 
 
 def _is_in(gang: Gang, pod: Object) -> bool:
@@ -244,6 +254,12 @@ def to_come(like: Member, index: MemberIndex | None, number: int) -> Member:
     """A member like this one, with claims like its own, that is nowhere yet."""
     pod = {**_renamed(like.pod, f"-to-come-{number}"), "spec": _spec(like)}
     return Member(pod, _copies(like, pod), index, like=like.uid)
+
+
+def placed_at(member: Member, node: str) -> Member:
+    """One who is to come, as if it were there already; its devices are counted as held."""
+    pod = {**member.pod, "spec": {**objects.spec_of(member.pod), "nodeName": node}}
+    return replace(member, pod=pod, claims=PodClaims(pod, ()))
 
 
 def _copies(like: Member, pod: Object) -> PodClaims:

@@ -14,13 +14,14 @@ A member that has its devices and was not let go yet, because the pass that plac
 its seat full itself: nothing is wrong with that.
 
 What a lost member asked went with it. So it is read from a living one that stands in the same row of the job
-(`MemberIndex.row`); where none lives, of the job's own object (`job_pods`). Where that does not say it, or
-the whole gang was lost, the seat is exchanged when the next one comes (placement/gang).
+(`MemberIndex.row`), or of a gang that was lost as a whole from who was there last; else of the job's own
+object (`job_pods`). Where nobody says it, the seat is exchanged when the next one comes (placement/gang). The
+seats that are held for others of the gang stand for those in them: a place is looked for beside these, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -32,9 +33,10 @@ from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.gangs import events
 from koordra.controller.gangs.declared.member_index import MemberIndex
+from koordra.controller.gangs.declared.terms import terms_of
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.expected.job_reader import Answer, JobReader
-from koordra.controller.gangs.expected.leader_first import made_claims, of_seat, to_come
+from koordra.controller.gangs.expected.leader_first import made_claims, of_seats, placed_at, to_come
 from koordra.controller.gangs.member_placement import ExcludedFor, PlacementRequest, request_for
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import GangPhase, GangStatus
@@ -49,6 +51,24 @@ from koordra.placement.index import NodeInfo
 MOST_STEPS: Final = 20_000
 """Steps that all of it may cost a pass."""
 SELECTORS: Final = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """A gang with those who are to come in its held seats: `by_seat`, by its uid, as far as it is known what
+    they ask; the terms know them all."""
+
+    gang: Gang
+    by_seat: Mapping[str, Member]
+
+    def others(self, uid: str, held: Iterable[HeldSeat]) -> Gang:
+        """Who has a place beside this seat: where the others are held, as if they were there."""
+        there = [
+            placed_at(self.by_seat[one.uid], one.node)
+            for one in held
+            if one.uid != uid and one.uid in self.by_seat
+        ]
+        return replace(self.gang, members=(*self.gang.members, *there))
 
 
 @dataclass(slots=True)
@@ -69,24 +89,63 @@ class SeatExchange:
     _told: dict[str, str] = field(default_factory=dict)
     """By uid of such a one: what was told of it."""
     _last: str = ""
+    _lost: dict[str, Gang] = field(default_factory=dict)
+    """Gangs of which nobody is there any more, as they were last, while they have seats."""
+
+    def lost(self, gang: Gang) -> None:
+        """Its last member is gone."""
+        self._lost[gang.key] = gang
 
     def step(self, gangs: Mapping[str, Gang], epoch: int) -> None:
         """`epoch` goes up when room was made. Where a pass ends in the middle, the next one goes on there.
         Raises ApiUnreachable."""
+        self._lost = {
+            key: gang for key, gang in self._lost.items() if key not in gangs and self.holds.has(key)
+        }
         held = {one.uid: one for one in self.holds.held()}
         for table in (self._sound, self._tried, self._told):
             for uid in table.keys() - held.keys():
                 del table[uid]
         doubtful = sorted(uid for uid, one in held.items() if self._is_doubtful(one, epoch))
+        of_gang: dict[str, list[HeldSeat]] = {}
+        for one in held.values() if doubtful else ():
+            of_gang.setdefault(gang_of_owner(one.hold.owner), []).append(one)
+        beside = dict[str, _Beside]()
         with counted(selectors=SELECTORS, steps=MOST_STEPS):
             for uid in sorted(doubtful, key=lambda uid: (uid <= self._last, uid)):
                 if is_spent():
                     self.context.wake(self.context.clock() + 1.0)
                     return
-                self._last = uid
-                gang = gangs.get(gang_of_owner(held[uid].hold.owner))
-                if gang is not None:
-                    self._look_at(gang, held[uid], epoch)
+                self._last, one = uid, held[uid]
+                key = gang_of_owner(one.hold.owner)
+                gang = gangs.get(key) or self._lost.get(key)
+                if gang is None or (key in gangs and _is_taken(gang, one.seat)):
+                    continue
+                if key not in beside:
+                    beside[key] = self._beside(gang, of_gang[key], is_lost=key not in gangs)
+                if (asked := beside[key].by_seat.get(uid)) is not None:
+                    self._look_at(gang, beside[key].others(uid, of_gang[key]), one, asked, epoch)
+
+    def _beside(self, gang: Gang, held: Sequence[HeldSeat], *, is_lost: bool) -> _Beside:
+        """Raises ApiUnreachable."""
+        numbers = {one.uid: number for number, one in enumerate(held, 1)}
+        by_seat = {
+            one.uid: to_come(*like, numbers[one.uid])
+            for one in held
+            if (like := _like(gang, one.seat)) is not None
+        }
+        unknown = {one.seat.name: one.uid for one in held if one.seat.name and one.uid not in by_seat}
+        answer = self.jobs.job_of(gang) if unknown else Answer()
+        if answer.later:
+            self.context.wake(self.context.clock() + 1.0)
+        if answer.job is not None:
+            names = {name: numbers[uid] for name, uid in unknown.items()}
+            told = of_seats(gang, names, answer.job, self.context.cache.classes)
+            by_seat |= {unknown[name]: member for name, member in told.items()}
+        there = [] if is_lost else [one for one in gang.members if one.is_committed or one.is_placed]
+        pods = [member.pod for member in (*there, *by_seat.values())]
+        terms = terms_of(gang.ref, pods, self.context.cache.pod_groups, ended=gang.ended) or gang.terms
+        return _Beside(replace(gang, members=tuple(there), terms=terms), by_seat)
 
     def _is_doubtful(self, one: HeldSeat, epoch: int) -> bool:
         state = self._state_of(one)
@@ -96,9 +155,8 @@ class SeatExchange:
         info = self.placer.nodes.get(one.node)
         return -1 if info is None else info.generation
 
-    def _look_at(self, gang: Gang, one: HeldSeat, epoch: int) -> None:
-        if _is_taken(gang, one.seat) or (asked := self._asked(gang, one.seat)) is None:
-            return
+    def _look_at(self, told: Gang, gang: Gang, one: HeldSeat, asked: Member, epoch: int) -> None:
+        """`told`: whose members are told of it; `gang`: those beside the seat."""
         status = GangStatus(GangPhase.GROWING, coming=(asked,))
         request = request_for(
             gang,
@@ -119,23 +177,14 @@ class SeatExchange:
             found = seat_to_come(asked, answer.members[0])
             self.holds.exchange(one, replace(one.seat, node=found.node, devices=found.devices, claims=()))
             text = f"{who} is held on node {found.node} now, not on {one.node}: {why}"
-            self.reporter.report(gang, events.SEAT_EXCHANGED, text)
+            self.reporter.report(told, events.SEAT_EXCHANGED, text)
             return
         self._tried[one.uid] = self._state_of(one), epoch
         stays = f"it is held until {one.seat.until}, and exchanged as soon as there is one"
         text = f"{who} on node {one.node} does not do: {why}; there is no other ({answer.text}): {stays}"
         if self._told.get(one.uid) != text:
             self._told[one.uid] = text
-            self.reporter.report(gang, events.SEAT_UNFIT, text)
-
-    def _asked(self, gang: Gang, seat: Seat) -> Member | None:
-        """A member that asks what the seat's did. Raises ApiUnreachable."""
-        if (like := _like(gang, seat)) is not None:
-            return to_come(*like, 1)
-        answer = self.jobs.job_of(gang) if seat.name else Answer()
-        if answer.later:
-            self.context.wake(self.context.clock() + 1.0)
-        return answer.job and of_seat(gang, seat.name, answer.job, self.context.cache.classes)
+            self.reporter.report(told, events.SEAT_UNFIT, text)
 
     def _why_not(self, one: HeldSeat, asked: Member, request: PlacementRequest) -> str:
         """Why the seat does not do for the member; empty where it does, or nobody can tell."""

@@ -163,6 +163,10 @@ class DeviceHolds:
         holding = [hold for hold in self._holding.values() if is_of_gang(hold.owner)]
         return [HeldSeat(hold, seat) for hold in holding for seat in hold.seats if seat.until]
 
+    def has(self, gang: str) -> bool:
+        """Whether it has a record."""
+        return gang in self._of_gang
+
     def exchange(self, held: HeldSeat, seat: Seat) -> None:
         """Hold this one in its place. Others of the object may have been exchanged since `held` was read.
         Raises ApiUnreachable."""
