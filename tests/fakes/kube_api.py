@@ -12,7 +12,7 @@ crash of the writer.
 
 from __future__ import annotations
 
-import copy
+import marshal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -53,6 +53,15 @@ def _nothing(_write: Write) -> None:
     return
 
 
+def _copy(obj: Any) -> Any:
+    """Of JSON values only, several times as fast as `copy.deepcopy`: half of a model's time was that."""
+    return marshal.loads(marshal.dumps(obj))
+
+
+def _by_key(stored: tuple[Key, Object]) -> Key:
+    return stored[0]
+
+
 class FakeKubeApi:
     """The subset of koordra.kube.client.KubeClient that the controller uses."""
 
@@ -77,20 +86,20 @@ class FakeKubeApi:
         found = self.objects.get(self._key(kind, namespace, name))
         if found is None:
             raise NotFound(f'{kind} "{name}" not found', code=404, reason="NotFound")
-        return copy.deepcopy(found)
+        return _copy(found)
 
     def list(
         self, kind: Kind, *, namespace: str | None = None, label_selector: str = "", **_selectors: str
     ) -> tuple[list[Object], str]:
         """`label_selector`: a label that is there."""
         found = [
-            copy.deepcopy(obj)
-            for key, obj in sorted(self.objects.items())
+            (key, obj)
+            for key, obj in self.objects.items()
             if key[0] == kind.plural
             and namespace in (None, key[1])
             and (not label_selector or label_selector in objects.labels_of(obj))
         ]
-        return found, str(self._version)
+        return [_copy(obj) for _, obj in sorted(found, key=_by_key)], str(self._version)
 
     def newest(self, kind: Kind, **_selectors: str) -> str:
         return self.list(kind)[1]
@@ -116,8 +125,8 @@ class FakeKubeApi:
             write = self._write("create", kind, name, subresource)
             self.before(write)
             self._current(kind, namespace, name)
-            return self._answer(copy.deepcopy(body), write)
-        obj = copy.deepcopy(body)
+            return self._answer(_copy(body), write)
+        obj = _copy(body)
         metadata = obj.setdefault("metadata", {})
         if kind.namespaced:
             metadata.setdefault("namespace", namespace or "default")
@@ -140,7 +149,7 @@ class FakeKubeApi:
         self.before(write)
         key, current = self._current(kind, metadata.get("namespace"), metadata["name"])
         self._check_version(current, metadata)
-        return self._answer(self._replace(kind, key, copy.deepcopy(body), subresource), write)
+        return self._answer(self._replace(kind, key, _copy(body), subresource), write)
 
     def patch(
         self,
@@ -159,7 +168,7 @@ class FakeKubeApi:
             changed = _json_patched(current, body)
         else:
             self._check_version(current, body.get("metadata") or {})
-            changed = _merged(current, copy.deepcopy(body))
+            changed = _merged(current, _copy(body))
         return self._answer(self._replace(kind, key, changed, subresource), write)
 
     def delete(
@@ -181,7 +190,7 @@ class FakeKubeApi:
         if resource_version and resource_version != objects.resource_version(current):
             raise Conflict("the resourceVersion in the precondition does not match", code=409)
         if current["metadata"].get("finalizers"):
-            changed = copy.deepcopy(current)
+            changed = _copy(current)
             changed["metadata"]["deletionTimestamp"] = "2026-11-21T01:00:00Z"
             self._store("MODIFIED", key, changed)
         else:
@@ -193,11 +202,11 @@ class FakeKubeApi:
     ) -> Object:
         """Somebody else changes the object (any part of it); it counts as no write of the controller's."""
         key, current = self._current(kind, namespace, name)
-        changed = copy.deepcopy(current)
+        changed = _copy(current)
         change(changed)
         if kind is PODS and changed["spec"] != current["spec"]:
             changed["metadata"]["generation"] += 1
-        return copy.deepcopy(self._store("MODIFIED", key, changed))
+        return _copy(self._store("MODIFIED", key, changed))
 
     # inside
 
@@ -208,7 +217,7 @@ class FakeKubeApi:
 
     def _answer(self, obj: Object, write: Write) -> Object:
         self.after(write)
-        return copy.deepcopy(obj)
+        return _copy(obj)
 
     def _key(self, kind: Kind, namespace: str | None, name: str) -> Key:
         return (kind.plural, (namespace or "default") if kind.namespaced else "", name)
@@ -228,7 +237,7 @@ class FakeKubeApi:
 
     def _replace(self, kind: Kind, key: Key, changed: Object, subresource: str | None) -> Object:
         current = self.objects[key]
-        merged = copy.deepcopy(current)
+        merged = _copy(current)
         if subresource == "status":
             merged["status"] = changed.get("status") or {}
         else:
@@ -260,14 +269,14 @@ class FakeKubeApi:
         self._version += 1
         obj["metadata"]["resourceVersion"] = str(self._version)
         self.objects[key] = obj
-        self.history.append((event, key[0], copy.deepcopy(obj)))
+        self.history.append((event, key[0], _copy(obj)))
         return obj
 
     def _remove(self, key: Key) -> None:
         gone = self.objects.pop(key)
         self._version += 1
         gone["metadata"]["resourceVersion"] = str(self._version)
-        self.history.append(("DELETED", key[0], copy.deepcopy(gone)))
+        self.history.append(("DELETED", key[0], _copy(gone)))
 
 
 KINDS = (
@@ -315,7 +324,7 @@ class FakeCaches:
 
     def _apply(self, event: str, plural: str, obj: Object) -> None:
         key = (plural, str(obj["metadata"].get("namespace") or ""), objects.name(obj))
-        obj = kept_of(_BY_PLURAL[plural])(copy.deepcopy(obj))
+        obj = kept_of(_BY_PLURAL[plural])(_copy(obj))
         if event == "DELETED":
             self._objects.pop(key, None)
         else:
@@ -381,7 +390,7 @@ def _merged(target: Any, patch: Any) -> Any:
     """RFC 7386."""
     if not isinstance(patch, dict):
         return patch
-    result = copy.deepcopy(target) if isinstance(target, dict) else {}
+    result = _copy(target) if isinstance(target, dict) else {}
     for name, value in patch.items():
         if value is None:
             result.pop(name, None)
@@ -392,7 +401,7 @@ def _merged(target: Any, patch: Any) -> Any:
 
 def _json_patched(target: Object, steps: list[dict[str, Any]]) -> Object:
     """RFC 6902, `test` and `remove`, and `replace` in objects."""
-    result = copy.deepcopy(target)
+    result = _copy(target)
     for step in steps:
         *path, last = step["path"].strip("/").split("/")
         try:
