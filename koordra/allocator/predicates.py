@@ -5,6 +5,8 @@ Only what is cheap and certain: readiness, cordon, taints, node name, node selec
 room for the pod's CPU, memory, other scalar resources and pod count. What is left out (ports, volumes,
 inter-pod affinity, topology spread) the scheduler answers itself; that answer excludes the node for a while.
 
+A PreferNoSchedule taint refuses nobody; `soft_taints` counts them, for who orders nodes.
+
 Sources: kube-scheduler plugins NodeName, NodeUnschedulable, NodeAffinity, TaintToleration, NodeResourcesFit;
 k8s.io/component-helpers nodeaffinity; pod requests as in KEP 753 (restartable init containers) and KEP 2837
 (pod level).
@@ -240,6 +242,17 @@ def untolerated_taints(node: Fields, spec: Fields) -> Iterable[Unsuitable]:
             yield Unsuitable(
                 f"taint {taint.get('key')}{value}:{taint.get('effect')} is not tolerated by the pod"
             )
+
+
+def soft_taints(node: Fields, pods: Iterable[Fields]) -> int:
+    """PreferNoSchedule taints of the node that some pod does not tolerate; all of them without pods."""
+    soft = [
+        one for one in objects.spec_of(node).get("taints") or () if one.get("effect") == "PreferNoSchedule"
+    ]
+    if not soft:
+        return 0
+    said = [objects.spec_of(pod).get("tolerations") or () for pod in pods] or [()]
+    return sum(not all(tolerated(taint, own) for own in said) for taint in soft)
 
 
 def unmet_affinity(node: Fields, spec: Fields) -> Iterable[Unsuitable]:

@@ -4,10 +4,10 @@
                                             ▲              │ result cache, by NodeClassUsage
                           nodes that changed┘              └ ceiling: the best cost so far
 
-A cost is an ordered pair: what the claim pays (relaxation levels, alternatives, nearness, NVLink,
-compactness), then what the cluster pays: the rest of the written cost, or before it, where the workload is
-known and claim and policy leave the choice to it, the expected waste, of devices inside the search, of a node
-by what else is free on it (`learned_order`). Equal costs (under FirstFit all are): the node named first.
+A cost is an ordered pair: what the claim pays (relaxation ... compactness: the table in `score`), then,
+after PreferNoSchedule taints of the node, what the cluster pays: the rest of the written cost, or before it,
+where the workload is known and claim and policy leave the choice to it, the expected waste, of devices inside
+the search, of a node by what else is free on it (`learned_order`). Equals: the node named first.
 
 `plan()`, the controller, forecasts, preemption and gangs whose members are placed one by one call `decide` or
 `fits`; `explain.explain` says why a group fits nowhere. Gangs placed as a whole (`gang/`) ask one node of
@@ -27,6 +27,7 @@ from koordra.allocator.devices.inventory import Pool, Usage
 from koordra.allocator.features import Features
 from koordra.allocator.group_search import GroupSearch, NodeAnswer
 from koordra.allocator.offer import Offer
+from koordra.allocator.predicates import soft_taints
 from koordra.allocator.reasons import Reason
 from koordra.allocator.request.requests import ResolvedClaim, refuse_bad_selectors, resolve
 from koordra.allocator.score import policy_of
@@ -176,10 +177,10 @@ class Engine:
             ceiling = None if best is None else self._ceiling(resolved, name, candidate, best)
             result = self._result(resolved, index.nodes[name], ceiling, placement)
             if result.bound is not None:
-                wasted = candidate.value.cluster
+                least = candidate.value._replace(claim=result.bound.claim)
                 if result.bound.cluster and not self.goes_by_waste(resolved):
-                    wasted = result.bound.cluster[-1]
-                return Candidate(candidate.unit, CandidateCost(result.bound.claim, wasted), known=False)
+                    least = least._replace(cluster=result.bound.cluster[-1])
+                return Candidate(candidate.unit, least, known=False)
             if result.cost is None:
                 spend(1)
                 if result.undecided:
@@ -238,14 +239,17 @@ class Engine:
         wasted = least.cluster[-1] if least.cluster else 0
         if self.goes_by_waste(resolved):
             wasted = self.order.least(resolved, info)
-        return Candidate(unit, CandidateCost(least.claim, wasted), known=False)
+        soft = soft_taints(info.node, resolved.group.pods)
+        return Candidate(unit, CandidateCost(least.claim, soft, wasted), known=False)
 
     def value(self, resolved: ResolvedGroup, name: str, cost: CostPair) -> CandidateCost:
+        info = self.index.nodes[name]
+        soft = soft_taints(info.node, resolved.group.pods)
         if self.policy is None:
-            return CandidateCost(0, 0)
+            return CandidateCost(0, soft, 0)
         if self.goes_by_waste(resolved):
-            return CandidateCost(cost.claim, self.order.value(resolved, self.index.nodes[name], cost.cluster))
-        return CandidateCost(cost.claim, cost.cluster[-1])
+            return CandidateCost(cost.claim, soft, self.order.value(resolved, info, cost.cluster))
+        return CandidateCost(cost.claim, soft, cost.cluster[-1])
 
     def goes_by_waste(self, resolved: ResolvedGroup) -> bool:
         """Whether the expected waste decides what the cluster pays, not the written cost's rest alone."""
@@ -253,9 +257,12 @@ class Engine:
 
     def _ceiling(self, resolved: ResolvedGroup, name: str, candidate: Candidate, best: Entry) -> CostPair:
         """What a placement on the node has to cost less than to be better than the best so far."""
-        claim, cluster, node, *_ = best
+        claim, soft, cluster, node, *_ = best
+        own = candidate.value
         if self.goes_by_waste(resolved):
-            return CostPair(claim + ((candidate.value.cluster, name) < (cluster, node)))
+            return CostPair(claim + ((own.soft_taints, own.cluster, name) < (soft, cluster, node)))
+        if own.soft_taints != soft:
+            return CostPair(claim + (own.soft_taints < soft))
         return CostPair(claim, (cluster + (name < node),))
 
     def _alone(self, resolved: ResolvedGroup) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koordra.allocator.explain.cost_terms import CLAIM_TERMS, EXPECTED_WASTE, NAME, TERMS
+from koordra.allocator.explain.cost_terms import CLAIM_TERMS, EXPECTED_WASTE, NAME, SOFT_TAINTS, TERMS
 from koordra.allocator.explain.grouping import grouped
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, Reason, reason_of
@@ -105,6 +105,8 @@ def _decided_by(engine: Engine, resolved: ResolvedGroup, here: Judged | None, ot
     more = {term: other.terms[term] - here.terms[term] for term in TERMS}
     if here.cost.claim != other.cost.claim:
         return _first(more, [term for term in TERMS if term in of_claim], other.cost.claim - here.cost.claim)
+    if here.cost.soft_taints != other.cost.soft_taints:
+        return SOFT_TAINTS
     if here.cost.cluster == other.cost.cluster:
         return NAME
     if engine.goes_by_waste(resolved):

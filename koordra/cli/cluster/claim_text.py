@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from koordra.allocator.explain.cost_terms import CLAIM_TERMS, EXPECTED_WASTE, NAME, TERMS
+from koordra.allocator.explain.cost_terms import CLAIM_TERMS, EXPECTED_WASTE, NAME, SOFT_TAINTS, TERMS
 from koordra.api.objects import Fields
 from koordra.cli.cluster.device_text import device_text
 from koordra.cli.output import render_table
@@ -26,6 +26,10 @@ _TERMS: Final = {
     "leftover": ("left free on card and node (1/1000)", 1),
 }
 """What a term counts, and its weight in the written cost."""
+_DECIDES: Final = {
+    SOFT_TAINTS: "taints by which its pods prefer other nodes (PreferNoSchedule)",
+    EXPECTED_WASTE: "what it is expected to leave unusable",
+}
 _MOST_PODS: Final = 8
 
 
@@ -142,7 +146,7 @@ def _decision(entry: Fields, placement: Fields) -> str:
     node, term = placement["next"]["node"], placement["decidedBy"]
     if term == NAME:
         return f"{node} would be as good; of equals the node is taken that is named first"
-    by = "what it is expected to leave unusable" if term == EXPECTED_WASTE else _TERMS[term][0]
+    by = _DECIDES.get(term) or _TERMS[term][0]
     if placement["nextIsBetter"]:
         return f"it was the best when it was placed; now {node} would be better, by: {by}"
     return f"{node} is the next best and loses by: {by}"

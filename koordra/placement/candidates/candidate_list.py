@@ -1,8 +1,8 @@
 """The nodes for one request class, best first, of which only those are searched that could be the best.
 
 A candidate is a state (or a node, where states are not alike to the class) with its value: what the claim
-pays, then what the cluster pays, then the first node's name. The value is a lower bound until the search has
-worked it out:
+pays, then taints for which pods prefer other nodes, then what the cluster pays, then the first node's name.
+The value is a lower bound until the search has worked it out:
 
     bounds, a heap      not searched yet, or searched up to a ceiling
     exact, a heap       searched: the value is what it costs
@@ -37,9 +37,11 @@ Unit = EquivalentNodes | NodeInfo
 
 
 class CandidateCost(NamedTuple):
-    """Smaller is better: what the claim pays, what the cluster pays."""
+    """Smaller is better: what the claim pays, how many taints the pods are to avoid (`soft_taints`), what
+    the cluster pays."""
 
     claim: int
+    soft_taints: int
     cluster: int
 
 
@@ -51,7 +53,8 @@ class Candidate(NamedTuple):
     known: bool
 
 
-Entry = tuple[int, int, str, int, Candidate]
+Entry = tuple[int, int, int, str, int, Candidate]
+"""Its value, its node, a number that no other has, the candidate."""
 
 Search = Callable[[str, Candidate, "Entry | None"], Candidate | None]
 """(node, candidate, best so far) -> the candidate with what the search found out; None: it cannot serve the
@@ -144,10 +147,10 @@ class CandidateList:
             while True:
                 exact = self._top(self._exact, excluded, aside)
                 bound = self._top(self._bounds, excluded, aside)
-                if bound is None or (exact is not None and exact[:3] <= bound[:3]):
-                    return None if exact is None else (exact[2], exact[4])
+                if bound is None or (exact is not None and exact[:4] <= bound[:4]):
+                    return None if exact is None else (exact[3], exact[5])
                 heapq.heappop(self._bounds)
-                name, candidate = bound[2], bound[4]
+                name, candidate = bound[3], bound[5]
                 try:
                     found = search(name, candidate, exact)
                 except BaseException:
@@ -167,7 +170,7 @@ class CandidateList:
         """The least entry that still holds; a candidate whose node is excluded stands under its next one."""
         while heap:
             entry = heap[0]
-            name, candidate = entry[2], entry[4]
+            name, candidate = entry[3], entry[5]
             if self.entries.get(candidate.unit) is not candidate:
                 heapq.heappop(heap)
                 continue

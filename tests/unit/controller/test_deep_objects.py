@@ -28,7 +28,7 @@ def test_a_deep_claim_is_refused_in_words_and_the_others_are_served(levels: int,
     cluster = JointCluster()
     made = deep_claim(levels, driver)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.fakes.kube_api.copy.deepcopy", lambda value: value)  # it recurses
+        patch.setattr("tests.fakes.kube_api._copy", lambda value: value)  # it recurses
         cluster.api.create(RESOURCE_CLAIMS, made)
         cluster.claim("good")
         cluster.pod("p", "deep", priority=1000)

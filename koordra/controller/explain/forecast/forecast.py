@@ -24,16 +24,18 @@ from typing import Final
 
 from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
-from koordra.api.kinds import RESOURCE_CLAIMS
+from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.placer import GroupPlacement
 from koordra.controller.cache.changes import KINDS, Tables
+from koordra.controller.cache.groups import Group
 from koordra.controller.claims import Owner
 from koordra.controller.explain.answer import answer
 from koordra.controller.explain.claims import nearness_of, published, waits_for
 from koordra.controller.explain.forecast.cluster_copy import States
 from koordra.controller.explain.forecast.intake import Intake, Terms
+from koordra.controller.explain.forecast.stand_ins import stands_in
 from koordra.controller.explain.leader_view import leader_view
 from koordra.controller.explain.question import Question, Subject
 from koordra.controller.explain.view import ClusterView, Planned
@@ -80,15 +82,22 @@ class Forecast:
                 kept.waits(key, now=-seconds)
 
     def _run(self) -> None:
-        queue = self._reconciler.allocation.queue
+        self._waiting: dict[str, Group] = {}
+        self._come_to_rest()
+        if self._taken.stand_ins:  # who is not there takes nothing from those who are, however long they wait
+            self._taken.take(PODS, self._taken.stand_ins)
+            self._come_to_rest()
+
+    def _come_to_rest(self) -> None:
+        queue, horizon = self._reconciler.allocation.queue, self._taken.clock + HORIZON
         for number in range(MOST_PASSES):
             step()
             version = self._copy.version
             pause = self._reconciler.reconcile()
             if number == 0:
-                self._waiting = dict(queue.groups)
+                self._waiting = {**queue.groups, **self._waiting}
             if self._copy.version == version:
-                if pause is None or self._taken.clock + pause > HORIZON:
+                if pause is None or self._taken.clock + pause > horizon:
                     break
                 self._taken.clock += pause
 
@@ -227,7 +236,11 @@ def foretold(taken: Intake) -> Forecast:
 def _taken(cluster: Tables, terms: Terms) -> Intake:
     taken = Intake(terms)
     for kind in KINDS:
-        taken.take(kind, cluster.get(kind, {}).values())
+        there = [*cluster.get(kind, {}).values()]
+        if kind == PODS:
+            taken.stand_ins = [*filter(stands_in, there)]
+            there = [pod for pod in there if not stands_in(pod)]
+        taken.take(kind, there)
     return taken
 
 

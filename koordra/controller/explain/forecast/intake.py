@@ -52,11 +52,13 @@ class Terms:
 
 class Intake:
     """`take` the kinds in the order of `changes.in_order`. `gangs`: those that there are, whatever was let go
-    since; `told`: why claims wait, by key, as the passes tell it; `clock`: seconds since `terms.now`."""
+    since; `told`: why claims wait, by key, as the passes tell it; `clock`: seconds since `terms.now`;
+    `stand_ins`: pods that come when the others have what they get."""
 
     def __init__(self, terms: Terms) -> None:
         """Raises PlanError for an unknown policy or gate."""
         self.terms, self.clock = terms, 0.0
+        self.stand_ins: Sequence[Object] = ()
         self.told: dict[str, tuple[Reason, ...]] = {}
         self.copy = ClusterCopy(terms.read)
         self.placer = Scores(policy=terms.policy, features=terms.features)

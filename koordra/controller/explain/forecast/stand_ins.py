@@ -1,10 +1,10 @@
 """Who stands in a what-if for objects that were left out. Pure.
 
-a claim that no pod uses         is asked for by a pod of its own, which comes after all others (or with
-                                 all such claims of its namespace, `together`): it asks for no CPU, and
-                                 tolerates the taints that somebody put on nodes; not those that
-                                 Kubernetes puts on what is cordoned or does not answer, and autoscalers
-                                 on what is about to go
+a claim that no pod uses         is asked for by a pod of its own (or with all such claims of its namespace,
+                                 `together`), which comes when all others have what they get: it asks for
+                                 no CPU, and tolerates the taints that somebody put on nodes; not those that
+                                 Kubernetes puts on what is cordoned or does not answer, and autoscalers on
+                                 what is about to go
 devices, and no pods at all      the claims that have devices are in use
 ResourceSlices, and no Nodes     there are the nodes that the slices name
 """
