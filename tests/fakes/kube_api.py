@@ -15,7 +15,7 @@ from __future__ import annotations
 import marshal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from koordra.api import kinds, objects
 from koordra.api.kinds import COMPOSITE, EVENTS, LEASES, PODS, RESOURCE_CLAIMS, Kind
@@ -27,6 +27,7 @@ from koordra.errors import Conflict, Invalid, NotFound
 from tests.fakes.cluster import Cluster
 
 COMPOSITES = next(kind for kind in POD_GROUPS if kind.kind == COMPOSITE)
+_T = TypeVar("_T")
 Key = tuple[str, str, str]
 """(plural, namespace, name); namespace is empty for cluster-scoped kinds."""
 
@@ -53,9 +54,10 @@ def _nothing(_write: Write) -> None:
     return
 
 
-def _copy(obj: Any) -> Any:
+def _copy(obj: _T) -> _T:
     """Of JSON values only, several times as fast as `copy.deepcopy`: half of a model's time was that."""
-    return marshal.loads(marshal.dumps(obj))
+    copied: _T = marshal.loads(marshal.dumps(obj))
+    return copied
 
 
 def _by_key(stored: tuple[Key, Object]) -> Key:
