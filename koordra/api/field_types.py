@@ -1,7 +1,8 @@
-"""The types of the fields of objects, as tables, and each value that is of another type.
+"""The types of the fields of objects, as tables, each value that is of another type, and each field that
+there is not.
 
 An API server checks this; a manifest file has not been through one, and a number where a text belongs would
-be carried on unseen. A table has a line for each type; fields that it lacks are not looked at.
+be carried on unseen. A table has a line for each type.
 
     Type: field type, ...     types: text, whole, truth, amount (text or number), open (anything), Name,
                               []Name, {}Name
@@ -56,6 +57,24 @@ def wrong_fields(value: Any, kind: str, types: Types, *, path: str = "") -> Iter
         for name, inner in types.get(kind, {}).items():
             if value.get(name) is not None:
                 yield from wrong_fields(value[name], inner, types, path=f"{path}.{name}" if path else name)
+
+
+def unknown_fields(value: Any, kind: str, types: Types, *, path: str = "") -> Iterator[str]:
+    """The path of every field that its type does not have. What is no type of the table, or a map of such, is
+    not looked into."""
+    shape, kind = kind[:2], kind.removeprefix("[]")
+    if kind not in types:
+        return
+    if shape == "[]":
+        for index, entry in enumerate(value if isinstance(value, list) else ()):
+            yield from unknown_fields(entry, kind, types, path=f"{path}[{index}]")
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            here = f"{path}.{name}" if path else str(name)
+            if name not in types[kind]:
+                yield here
+            else:
+                yield from unknown_fields(inner, types[kind][name], types, path=here)
 
 
 def _shown(value: Any) -> str:

@@ -3,6 +3,7 @@
 refusal       of a whole object, with what the server fills in
 requests      specs of claims and templates
 classes       DeviceClasses, DeviceTaintRules; selectors, configuration, taints, tolerations
+fields        which there are; others are refused
 metadata      names, labels, finalizers of every object
 names         forms of names, versions and quantities
 field_errors  what is wrong with the fields of an object, and how that is told

@@ -107,8 +107,8 @@ def device_class(errors: FieldErrors, obj: Object, compile_cel: CompileCel) -> N
         errors.too_many("spec.config", len(config), MAX_CONFIG)
     for index, configuration in enumerate(config):
         opaque(errors, f"spec.config[{index}]", configuration)
-    if spec.get("extendedResourceName"):
-        names.qualified_key(errors, "spec.extendedResourceName", spec["extendedResourceName"])
+    if resource := spec.get("extendedResourceName"):
+        names.extended_resource(errors, "spec.extendedResourceName", resource)
 
 
 def taint_rule(errors: FieldErrors, obj: Object) -> None:

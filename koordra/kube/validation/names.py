@@ -154,3 +154,12 @@ def amount(errors: FieldErrors, path: str, value: Any) -> None:
             errors.invalid(path, value, "must be greater than or equal to 0")
     except InvalidQuantity as error:
         errors.invalid(path, value, error.problem)
+
+
+def extended_resource(errors: FieldErrors, path: str, value: str) -> None:
+    """Of somebody's domain, as pods ask for it and quotas name it."""
+    of_quotas = FieldErrors()
+    qualified_key(of_quotas, path, f"requests.{value}")
+    is_native = "/" not in value or "kubernetes.io/" in value
+    if is_native or value.startswith("requests.") or of_quotas.found:
+        errors.invalid(path, value, "must be a valid extended resource name")

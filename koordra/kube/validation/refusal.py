@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from koordra.api import objects
 from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Fields, Object
 from koordra.errors import InvalidQuantity
-from koordra.kube.validation import classes, metadata, requests
+from koordra.kube.validation import classes, fields, metadata, requests
 from koordra.kube.validation.classes import CompileCel
 from koordra.kube.validation.field_errors import FieldErrors, in_one_sentence
 
@@ -28,10 +28,9 @@ def refusal(kind: Kind, obj: Fields, namespace: Fields, compile_cel: CompileCel)
     try:
         if kind != DEVICE_CLASSES:
             default_requests(found)
-            if (problem := _quantity_problem(found)) is not None:
-                return (
-                    f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {problem}'
-                )
+        if problem := _quantity_problem(found) or _unknown_fields(kind, obj):
+            version = str(found.get("apiVersion") or kind.version).rpartition("/")[2]
+            return f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}: {problem}'
         if path := admin_access(kind, found, namespace):
             errors.forbidden(path, NEEDS_LABEL)
             return in_one_sentence(kind, objects.name(found), errors.found)
@@ -70,32 +69,39 @@ def admin_access(kind: Kind, obj: Fields, namespace: Fields) -> str:
     """The field that asks for admin access, in a namespace that does not allow it; empty for none."""
     if objects.labels_of(namespace).get(ADMIN_ACCESS_LABEL) == "true":
         return ""
-    path, spec = "spec", obj.get("spec") or {}
-    if kind == RESOURCE_CLAIM_TEMPLATES:
-        path, spec = "spec.spec", spec.get("spec") or {}
-    elif kind != RESOURCE_CLAIMS:
+    if kind not in (RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS):
         return ""
-    for index, request in enumerate((spec.get("devices") or {}).get("requests") or ()):
+    for index, request in enumerate(_requests(obj)):
         if (request.get("exactly") or {}).get("adminAccess"):
-            return f"{path}.devices.requests[{index}].adminAccess"
+            return f"spec.devices.requests[{index}].adminAccess"  # of templates, too
     return ""
 
 
-def _quantity_problem(obj: Fields) -> str | None:
+def _quantity_problem(obj: Fields) -> str:
     for body in _bodies(obj):
         for value in ((body.get("capacity") or {}).get("requests") or {}).values():
             try:
                 quantity.parse(str(value))
             except InvalidQuantity:
                 return QUANTITY_TEXT
-    return None
+    return ""
+
+
+def _unknown_fields(kind: Kind, obj: Fields) -> str:
+    """As they are told to who asks for strict decoding, as kubectl does."""
+    found = ", ".join([f'unknown field "{path}"' for path in fields.unknown(kind, obj)])
+    return f"strict decoding error: {found}" if found else ""
 
 
 def _bodies(obj: Fields) -> Iterator[dict[str, Any]]:
     """What `exactly` and alternatives have in common."""
-    spec = obj.get("spec") or {}
-    claim = spec.get("spec") or {} if obj.get("kind") == RESOURCE_CLAIM_TEMPLATES.kind else spec
-    for request in (claim.get("devices") or {}).get("requests") or ():
+    for request in _requests(obj):
         if request.get("exactly") is not None:
             yield request["exactly"]
         yield from request.get("firstAvailable") or ()
+
+
+def _requests(obj: Fields) -> Sequence[Object]:
+    spec = obj.get("spec") or {}
+    claim = spec.get("spec") or {} if obj.get("kind") == RESOURCE_CLAIM_TEMPLATES.kind else spec
+    return (claim.get("devices") or {}).get("requests") or ()

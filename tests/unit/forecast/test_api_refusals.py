@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from koordra.api import kinds, objects
+from koordra.api import objects
 from koordra.cel.selectors import admission_error
 from koordra.compat.settings import Settings
 from koordra.controller.explain.forecast.admission import admitted
@@ -16,7 +16,7 @@ from koordra.errors import ApiError
 from koordra.kube.client import KubeClient
 from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.apiserver.server import ApiServer
-from tests.fakes.refused_claims import REFUSED, refused_claim
+from tests.fakes.refused_claims import CASES, refused_claim, refused_object
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +29,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeClient]:
     server.close()
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", CASES)
 def test_the_plan_says_what_the_server_says(client: KubeClient, case: str) -> None:
-    claim = refused_claim(case)
+    kind, obj = refused_object(case)
     with pytest.raises(ApiError) as told:
-        client.create(kinds.RESOURCE_CLAIMS, claim)
-    (refused,) = admitted([claim], Settings()).refused
+        client.create(kind, obj, strict=True)
+    (refused,) = admitted([obj], Settings()).refused
     words = refused.why.partition("compilation failed")[0]  # what follows is the compiler's
     assert words in str(told.value)
 
