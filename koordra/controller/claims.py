@@ -24,9 +24,13 @@ from koordra.api import names, objects
 from koordra.api.allocation import pinned_node
 from koordra.api.claims import MAX_RESULTS
 from koordra.api.objects import Fields, Object
+from koordra.api.pods import SIDES, amounts, containers
 
 POD_GROUPS: Final = "scheduling.k8s.io"
 """API group of Kubernetes' own PodGroups."""
+
+EXTENDED_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
+"""Before a DeviceClass' name: the extended resource that every class is, without saying so (KEP-5004)."""
 
 Users = Mapping[str, Sequence[Object]]
 """Claim key -> the pods that name it and have not finished."""
@@ -88,6 +92,17 @@ def is_koordra_class(device_class: Fields) -> bool:
     return any(map(_OUR_WORDS.search, expressions(device_class))) or any(
         (entry.get("opaque") or {}).get("driver") == names.DRIVER for entry in config
     )
+
+
+def extended_resources(pod: Fields, classes: Mapping[str, Object]) -> dict[str, str]:
+    """Resources of the pod's containers of which kube-scheduler makes claims for devices of koordra's, with
+    their classes: by the name that a class gives itself, or by that which every class has."""
+    asked = {name for raw in containers(pod) for side in SIDES for name in amounts(raw, side)}
+    found = {}
+    for name, one in classes.items():
+        own = str(objects.spec_of(one).get("extendedResourceName") or "")
+        found.update({each: name for each in (own, EXTENDED_RESOURCE + name) if each in asked})
+    return {name: of for name, of in sorted(found.items()) if is_koordra_class(classes[of])}
 
 
 def expressions(device_class: Fields) -> list[str]:

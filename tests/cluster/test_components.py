@@ -10,46 +10,20 @@ import pytest
 from koordra.kube.client import KubeClient
 from koordra_devcluster.demo.installation import WORKLOADS
 from tests.cluster.installation import dry_run
-from tests.unit.deploy.test_distributions import built
+from tests.fakes.kustomized import COMPONENTS, DISTRIBUTIONS, built
 
 pytestmark = pytest.mark.cluster
 
-COMPONENTS = (
-    "gpu-operator",
-    "kubelet-plugin-evict",
-    "nic-functions",
-    "nri/evict",
-    "nri/koordinator",
-    "nri/refuse-privileged",
-    "nri/validate",
-    "legacy",
-    "elastic",
-    "node-labels",
-    "autoscale",
-)
+ALL = tuple(name for name in COMPONENTS if name not in (*DISTRIBUTIONS, "driver-upgrade"))
 
 
-@pytest.mark.parametrize(
-    ("bases", "components"),
-    [
-        (("base",), ()),
-        *((("base",), (f"distribution/{name}",)) for name in ("k0s", "k3s", "microk8s", "openshift")),
-        (("base",), COMPONENTS),
-        (("controller-preemption",), ("driver-upgrade",)),
-        (("cert-manager",), ()),
-        (("migration",), ("distribution/microk8s",)),
-        (
-            ("base",),
-            ("kubelet-plugin-evict", "kubelet-plugin-pod-network", "nri/pod-network", "nic-functions"),
-        ),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("distribution", ["", *DISTRIBUTIONS], ids=str)
+@pytest.mark.parametrize("components", [(), ALL], ids=["base", "all"])
 def test_the_workloads_of_each_combination_are_accepted(
-    client: KubeClient, controller: None, tmp_path: Path, bases: tuple[str, ...], components: tuple[str, ...]
+    client: KubeClient, controller: None, tmp_path: Path, components: tuple[str, ...], distribution: str
 ) -> None:
     del controller
-    documents = built(tmp_path, *components, bases=bases).values()
+    documents = built(tmp_path, *components, *filter(None, [distribution])).values()
     workloads = [each for each in documents if each["kind"] in WORKLOADS]
     assert workloads
     for each in workloads:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
-from koordra.api.pods import SIDES, amounts, containers
 from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_index
 from koordra.controller.cache.consumers import first_consumers
@@ -20,7 +19,7 @@ from koordra.placement.request.claim_groups import MAX_CONSUMERS, claim_keys
 
 def pod_document(view: ClusterView, pod: Object) -> Object:
     keys = claim_keys(pod)
-    extended = _extended(view, pod)
+    extended = claims_of.extended_resources(pod, view.cache.classes)
     claims = [view.cache.claims[key] for key in keys if key in view.cache.claims]
     gang, asked = view.gang_of(pod), None if extended else asked_in_other_words(pod)
     return {
@@ -38,16 +37,6 @@ def pod_document(view: ClusterView, pod: Object) -> Object:
     }
 
 
-def _extended(view: ClusterView, pod: Object) -> dict[str, str]:
-    """Extended resources that the pod asks for and kube-scheduler makes claims of, with their classes."""
-    of = {
-        str(objects.spec_of(one).get("extendedResourceName") or ""): one
-        for one in view.cache.classes.values()
-    }
-    asked = {name for raw in containers(pod) for side in SIDES for name in amounts(raw, side)}
-    return {name: objects.name(of[name]) for name in sorted(asked & of.keys())}
-
-
 def _full(view: ClusterView, pod: Object) -> list[Object]:
     """Claims of the pod that as many others have as can have one."""
     users = view.cache.pod_index.users
@@ -60,6 +49,7 @@ def _full(view: ClusterView, pod: Object) -> list[Object]:
 
 
 def _extended_text(view: ClusterView, extended: Mapping[str, str]) -> str:
+    """`extended`: resources, and the classes that they are."""
     native = sum(
         objects.labels_of(node).get(names.MODE_LABEL) == names.MODE_NATIVE
         for node in view.cache.nodes.values()

@@ -61,7 +61,8 @@ def mutate_pods(asked: AdmissionRequest, lookups: KnownObjects, in_native: bool)
     native_pod = objects.is_native(asked.object, in_native)
     if not native_pod and (found := refusals(asked.object)):
         return AdmissionResponse(found)
-    return AdmissionResponse(object=admitted(asked.object, lookups, native=native_pod))
+    warnings = () if native_pod else _of_extended_resources(asked.object, lookups)
+    return AdmissionResponse(object=admitted(asked.object, lookups, native=native_pod), warnings=warnings)
 
 
 def validate(asked: AdmissionRequest, lookups: KnownObjects, in_native: bool) -> AdmissionResponse:
@@ -111,6 +112,15 @@ def admitted(pod: Object, lookups: KnownObjects, *, native: bool, made: Object |
         map(claims_of.is_allocated, ours)
     )
     return _gated(placed) if waits and not native else placed
+
+
+def _of_extended_resources(pod: Object, lookups: KnownObjects) -> tuple[str, ...]:
+    """That joint nodes have none of them for kube-scheduler, which says of each node only `Insufficient`."""
+    return tuple(
+        f"{resource}: only nodes labelled {names.MODE_LABEL}=native give it; on all others spec.resourceClaims "
+        f"with a ResourceClaimTemplate of deviceClassName: {name} does"
+        for resource, name in claims_of.extended_resources(pod, lookups.classes()).items()
+    )
 
 
 def _claims(pod: Object, lookups: ReviewLookups, made: Object | None) -> list[Object]:

@@ -74,7 +74,7 @@ class NodeParts:
                 found = self._client.get(CONFIG_MAPS, NAME, namespace=self._namespace)
             except NotFound as error:
                 raise PrepareError(
-                    f"ConfigMap {self._namespace}/{NAME} does not exist; add the component deploy/kustomize/kubelet-plugin-pod-network"
+                    f"ConfigMap {self._namespace}/{NAME} does not exist; add the component deploy/kustomize/pod-network"
                 ) from error
             parts, new = self._parts(pool, _taken(found.get("data") or {}))
             if new:

@@ -45,6 +45,24 @@ def test_an_example_is_whole_and_says_what_comes_of_it(name: str) -> None:
     assert readme.endswith(f"```yaml\n{outcome}```\n"), "the README ends with the outcome of example.yaml"
 
 
+def _containers(value: object) -> list[dict[str, object]]:
+    if isinstance(value, list):
+        return [found for each in value for found in _containers(each)]
+    if not isinstance(value, dict):
+        return []
+    return [value] * ("image" in value) + [found for each in value.values() for found in _containers(each)]
+
+
+@pytest.mark.parametrize(
+    "path", sorted(manifests.deploy_folder().glob("examples/*/*.yaml")), ids=lambda p: p.stem
+)
+def test_images_are_pinned_and_pulled_once(path: Path) -> None:
+    for container in _containers(manifests.read(path)):
+        _, _, tag = str(container["image"]).partition(":")
+        assert tag not in ("", "latest"), container["image"]
+        assert container["imagePullPolicy"] == "IfNotPresent"
+
+
 def test_examples_are_listed_with_their_titles() -> None:
     assert [line.split()[0] for line in listed().splitlines()] == ["EXAMPLE", *examples.names()]
     assert "A claim that waits, and says why" in listed()

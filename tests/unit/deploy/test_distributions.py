@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-ROOT = Path(__file__).resolve().parents[3] / "deploy" / "kustomize"
+from tests.fakes.kustomized import built
+
 CONTAINERD = "io.containerd.runtime.v2.task"
 PLACES = {
     "k3s": ("/var/lib/kubelet", f"/run/k3s/containerd/{CONTAINERD}"),
@@ -23,30 +20,6 @@ PLACES = {
     "openshift": ("/var/lib/kubelet", f"/run/containerd/{CONTAINERD}"),
 }
 """Distribution -> the kubelet's root, the containers' bundles."""
-
-
-def built(
-    tmp_path: Path, *components: str, bases: Sequence[str] = ("base",)
-) -> dict[tuple[str, str], dict[str, Any]]:
-    """What kustomize makes of base and components, by kind and name."""
-    if shutil.which("kubectl") is None:
-        pytest.skip("kubectl is not here, whose kustomize builds the components")
-    (tmp_path / "deploy").symlink_to(ROOT)
-    overlay = tmp_path / "overlay"
-    overlay.mkdir()
-    overlay.joinpath("kustomization.yaml").write_text(
-        yaml.safe_dump(
-            {
-                "apiVersion": "kustomize.config.k8s.io/v1beta1",
-                "kind": "Kustomization",
-                "resources": [f"../deploy/{name}" for name in bases],
-                "components": [f"../deploy/{name}" for name in components],
-            }
-        )
-    )
-    command = ["kubectl", "kustomize", "--load-restrictor", "LoadRestrictionsNone", str(overlay)]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(text)}
 
 
 def pod_of(documents: dict[tuple[str, str], dict[str, Any]], name: str) -> dict[str, Any]:
@@ -64,7 +37,7 @@ def mounted(pod: dict[str, Any]) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("beside", [(), ("kubelet-plugin-pod-network", "nri/pod-network")], ids=str)
+@pytest.mark.parametrize("beside", [(), ("pod-network",)], ids=str)
 @pytest.mark.parametrize("name", PLACES)
 def test_kubelet_and_state_are_at_one_path_inside_and_outside(
     tmp_path: Path, name: str, beside: tuple[str, ...]
@@ -89,9 +62,7 @@ def test_kubelet_and_state_are_at_one_path_inside_and_outside(
 
 
 def test_pod_networking_comes_on_top_of_base_and_leaves_what_others_add(tmp_path: Path) -> None:
-    documents = built(
-        tmp_path, "kubelet-plugin-evict", "nri/evict", "kubelet-plugin-pod-network", "nri/pod-network"
-    )
+    documents = built(tmp_path, "kubelet-plugin-evict", "nri/evict", "pod-network")
     assert ("Deployment", "koordra-controller") in documents
     plugin, hook = pod_of(documents, "koordra-kubelet-plugin"), pod_of(documents, "koordra-nri")
     assert plugin["hostNetwork"] is hook["hostNetwork"] is True

@@ -220,8 +220,8 @@ def test_the_crds_are_those_of_the_code() -> None:
 
 
 def test_a_nodes_plugin_takes_parts_for_its_own_node_and_takes_none_away() -> None:
-    (policy,) = of_kind("kubelet-plugin-pod-network", "ValidatingAdmissionPolicy")
-    (configmap,) = of_kind("kubelet-plugin-pod-network", "ConfigMap")
+    (policy,) = of_kind("pod-network", "ValidatingAdmissionPolicy")
+    (configmap,) = of_kind("pod-network", "ConfigMap")
     assert configmap["metadata"] == {"name": node_parts.NAME, "namespace": "koordra-system"}
 
     def allowed(old: Object, new: Object, *, node: str | None = "node-a") -> bool:

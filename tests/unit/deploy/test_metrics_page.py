@@ -15,11 +15,11 @@ from koordra.metrics import Instrument, Metrics
 from koordra.metrics.instruments import Sort
 from koordra.nri.hook.oci import RULES
 from tests.fakes.documented_metrics import PAGE, PROCESSES, ROOT, declared, of_process, page, rows
-from tests.unit.deploy.test_distributions import built
+from tests.fakes.kustomized import built
 
 EVERYTHING = [instrument for of in declared().values() for instrument in of]
 NOT_BASE = re.compile(r"_(milli|micro|kilo|mega|giga|minutes|hours|days|bits|gib|mib|gb|mb|percent|ms)(_|$)")
-COMPONENTS = ("legacy", "elastic", "kubelet-plugin-pod-network", "nri/pod-network")
+COMPONENTS = ("legacy", "elastic", "pod-network")
 
 
 def test_the_page_is_made_of_the_code(request: pytest.FixtureRequest) -> None:

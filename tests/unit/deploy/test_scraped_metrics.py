@@ -23,8 +23,8 @@ from koordra.topology import presets
 from koordra_devcluster.control_plane import ControlPlane
 from tests.cluster.installation import free_port
 from tests.fakes.documented_metrics import PAGE, of_process, rows
+from tests.fakes.kustomized import built
 from tests.patience import PATIENCE
-from tests.unit.deploy.test_distributions import built
 
 pytestmark = pytest.mark.long
 

@@ -155,6 +155,20 @@ def test_other_pods_are_left_alone(server: WebhookServer, obj: dict[str, Any]) -
     assert patched(Caller(server.port).ask("/mutate/pods", obj)) == []
 
 
+def test_who_asks_for_a_class_as_an_extended_resource_is_told_where_that_works(server: WebhookServer) -> None:
+    of = "deviceclass.resource.kubernetes.io/"
+    limits = {of + "gpu.koordra.io": "1", of + "gpu.example.com": "1", "cpu": "1"}
+    obj = pod(containers=[{"name": "main", "image": "x", "resources": {"limits": limits}}])
+    (warning,) = Caller(server.port).ask("/mutate/pods", obj)["warnings"]
+    assert warning == (
+        f"{of}gpu.koordra.io: only nodes labelled koordra.io/allocation-mode=native give it; on all others "
+        "spec.resourceClaims with a ResourceClaimTemplate of deviceClassName: gpu.koordra.io does"
+    )
+    native = {**obj, "spec": {**obj["spec"], "nodeSelector": {names.MODE_LABEL: "native"}}}
+    for path, sent in (("/mutate/pods", native), ("/native/mutate/pods", obj)):
+        assert "warnings" not in Caller(server.port).ask(path, sent)
+
+
 def test_a_pod_in_native_mode_gets_suitable_nodes_and_no_gate(server: WebhookServer) -> None:
     (step,) = patched(Caller(server.port).ask("/native/mutate/pods", pod({"resourceClaimName": "on-a"})))
     assert step["path"] == "/spec/affinity"
