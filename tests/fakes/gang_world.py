@@ -131,11 +131,13 @@ class Kept:
 @dataclass(frozen=True)
 class Known:
     """What a controller knows when it sends something about holds: the priority of the most urgent of those
-    who wait, what claims have of each card, and the jobs of which it may give up anything, or so many."""
+    who wait, what claims have of each card, the jobs of which it may give up anything, or so many, and the
+    nodes."""
 
     urgent: int
     used: dict[tuple[str, str], int]
     may_give_up: dict[str, float]
+    nodes: frozenset[str]
 
 
 class GangWorld(World):
@@ -153,8 +155,8 @@ class GangWorld(World):
         """Claims that have devices (by uid) -> the cards, as text."""
         self.roles = random.Random(f"roles {seed}") if seed % 5 == 0 else None
         """Draws of its own: the other schedules are the same with and without."""
-        self.cards = 0
-        """Cards that there are at rest."""
+        self.cards: dict[str, int] = {}
+        """Cards of each node at rest."""
         super().__init__(seed, planner)
         self.moods = None  # a job that fits has its turn in the end, so no node is closed to it for good
         self.api.history.setdefault(RESOURCE_CLAIMS.plural, [])
@@ -197,11 +199,15 @@ class GangWorld(World):
             draw.random() < 0.5,
             not elastic and not launcher and draw.random() < 0.4,
         )
-        if self.roles is not None and job.least > 1 and not (job.led or launcher):
-            job.roles = self.roles.random() < 0.8
-            job.ordered = job.roles and self.roles.random() < 0.6
+        self.draw_terms(job)
         self.jobs[job.name] = job
         self.make_members(job)
+
+    def draw_terms(self, job: Job) -> None:
+        """What it says beside."""
+        if self.roles is not None and job.least > 1 and not (job.led or job.launcher):
+            job.roles = self.roles.random() < 0.8
+            job.ordered = job.roles and self.roles.random() < 0.6
 
     def begin_with_a_job(self) -> None:
         """One that runs before anything goes wrong."""
@@ -251,6 +257,7 @@ class GangWorld(World):
             GANG_HOLD: f"{HOLD:.0f}s",
         }
         annotations["index"] = str(index)
+        annotations |= self.more_terms(job, index)
         if job.elastic:
             annotations[GANG_MAX] = str(job.size)
         if job.led:
@@ -278,6 +285,9 @@ class GangWorld(World):
         }
         body = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
         self.api.create(PODS, body, created=self.timestamp())
+
+    def more_terms(self, _job: Job, _index: int) -> dict[str, str]:
+        return {}
 
     def members(self, job: Job) -> list[Object]:
         return [pod for pod in self.pods() if is_of(job, pod)]
@@ -422,7 +432,7 @@ class GangWorld(World):
         may = {
             job.name: self.may_give_up(job, list(cache.pods.values()), urgent) for job in self.jobs.values()
         }
-        return Known(urgent, use_of(cache.claims.values()), may)
+        return Known(urgent, use_of(cache.claims.values()), may, frozenset(cache.nodes))
 
     def may_give_up(self, job: Job, pods: list[Object], urgent: int) -> float:
         """How many seats: all, where fewer than the least run, or somebody more urgent waits; those beyond
@@ -631,7 +641,7 @@ class GangWorld(World):
             self.api.change(NODES, name, spec={})
             entry = self.api.get(RESOURCE_SLICES, f"{name}-koordra")
             number = self.random.choice((1, 2, 2))
-            self.cards += number
+            self.cards[name] = number
             self.publish(entry, gpu_slice(name, number)["spec"])
         for job in self.jobs.values():
             for pod in self.members(job):
@@ -730,7 +740,7 @@ class GangWorld(World):
 
     def finish_in_turn(self) -> None:
         """Whoever runs ends; in the end every job that fits into the cluster has had its turn."""
-        fitting = {job.name for job in self.jobs.values() if job.cards <= self.cards and not job.finished}
+        fitting = {job.name for job in self.jobs.values() if self.fits(job) and not job.finished}
         had: set[str] = set()
         for _ in range(len(self.jobs) + len(self.pods()) + 2):
             for job in self.jobs.values():
@@ -757,6 +767,10 @@ class GangWorld(World):
                 return
             self.rest()
         raise AssertionError(f"{sorted(fitting - had)} never had their turn")
+
+    def fits(self, job: Job) -> bool:
+        """When nobody else is there."""
+        return job.cards <= sum(self.cards.values())
 
     def end_well(self, pod: Object) -> None:
         name = pod["metadata"]["name"]

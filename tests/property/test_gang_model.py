@@ -12,6 +12,7 @@ import traceback
 import pytest
 
 from tests.fakes.gang_world import GangWorld
+from tests.fakes.levelled_world import LevelledWorld
 from tests.fakes.model_planner import plan_model
 from tests.fakes.reserved_world import ReservedWorld
 from tests.long import mostly_long
@@ -24,7 +25,8 @@ SEED = os.environ.get("KOORDRA_SEED")
 
 
 def one_schedule(seed: int) -> GangWorld:
-    world = (ReservedWorld if seed % 7 == 4 else GangWorld)(seed, plan_model)
+    kind = ReservedWorld if seed % 7 == 4 else LevelledWorld if seed % 9 == 5 else GangWorld
+    world = kind(seed, plan_model)
     try:
         world.run(STEPS)
         world.become_quiet()

@@ -14,6 +14,8 @@ from koordra.controller.gangs import commit, eviction, member_placement, phase
 from koordra.controller.gangs.commit import allocate
 from koordra.controller.gangs.declared import gang_ref
 from koordra.controller.gangs.declared.gang_by import Replica
+from koordra.controller.gangs.declared.parts import fabric_request
+from koordra.controller.gangs.expected import seat_exchange
 from koordra.controller.gangs.live.writes import LiveFiles
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import GangPhase, GangStatus, status_of
@@ -132,6 +134,18 @@ def all_but_one(gang: Gang) -> Any:
     return gang.committed[1:]
 
 
+def requires_nothing(*given: Any) -> Any:
+    """Levels are wishes."""
+    found = fabric_request(*given)
+    return replace(found, required=None, parts=tuple(replace(part, required=None) for part in found.parts))
+
+
+def moves_alone(self: Any, uid: str, held: Any) -> Any:
+    """A held seat is exchanged as if nothing were held for the others."""
+    del uid, held
+    return self.gang
+
+
 def of_whomever(*_given: Any) -> bool:
     """What is reserved is anybody's."""
     return True
@@ -146,6 +160,8 @@ FROM = {
     "gives ranks twice": 340,
     "whoever runs starts the gang": 9_002_307,
     "reserves for whomever comes": 53,
+    "requires no level": 41,
+    "moves seats out of their zone": 23,
 }
 """Where to begin the search, so that it is short; a model that draws otherwise only makes it longer."""
 
@@ -168,6 +184,8 @@ BROKEN: dict[str, list[Patch]] = {
     ],
     "starts all roles at once": [(phase, "_startable", starts_all_at_once)],
     "makes room with all but one": [(eviction, "beyond_least", all_but_one)],
+    "requires no level": [(member_placement, "fabric_request", requires_nothing)],
+    "moves seats out of their zone": [(seat_exchange._Beside, "others", moves_alone)],
     "reserves for whomever comes": [(reserved_seats, "owns", of_whomever)],
     "tells at the start alone": [(LiveFiles, "sync", tells_at_the_start_alone)],
     "whoever runs starts the gang": [(Member, "commits", property(whoever_runs))],
