@@ -61,7 +61,8 @@ class Backend(Protocol):
         """What the container gets. Pure; raises PrepareError for a share it cannot keep."""
 
     def start(self, share: Share, config: GpuConfig) -> None:
-        """Make the node ready for the share. Idempotent; raises PrepareError."""
+        """Make the node ready for all that the claim has of the card, as one share; called for each of them.
+        Idempotent; raises PrepareError."""
 
     def stop(self, *, claim_uid: str, device: str) -> None:
         """Undo `start`. Idempotent, also for a share that was never started; raises PrepareError."""

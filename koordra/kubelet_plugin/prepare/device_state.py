@@ -290,7 +290,7 @@ class DeviceState:
             # A failed save may still have replaced the checkpoint, so it is rolled back too.
             self._checkpoint.save(checkpoint.with_claim(started))
             for share in decision.shares:
-                share.backend.start(share.share, share.config)
+                share.backend.start(share.of_card, share.config)
             self._write_files(started)
             self._checkpoint.save(checkpoint.with_claim(started.completed()))
         except KoordraError:
@@ -310,7 +310,7 @@ class DeviceState:
                 f"{', '.join(device.device for device in renewed.devices)}; it is prepared anew once its old pod is gone"
             )
         for share in decision.shares:
-            share.backend.start(share.share, share.config)
+            share.backend.start(share.of_card, share.config)
         self._write_files(renewed)
         if renewed != held:
             self._checkpoint.save(checkpoint.with_claim(renewed))

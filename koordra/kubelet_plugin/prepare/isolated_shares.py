@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from koordra.api import names
@@ -20,10 +20,12 @@ from koordra.quantity import parse
 
 @dataclass(frozen=True, slots=True)
 class IsolatedShare:
-    """A share that a backend must be prepared for before a container starts."""
+    """A share that a backend must be prepared for before a container starts. `of_card`: all that the claim
+    has of the card, which is what is kept; of several shares of one card the first one's `config` counts."""
 
     backend: Backend
     share: Share
+    of_card: Share
     config: GpuConfig
 
 
@@ -52,8 +54,10 @@ def isolated_shares(
                 f"{record.ref}: BackendUnavailable: isolation {word!r} is not available on this node; "
                 f"available: {', '.join(sorted(backends))}"
             )
-        share = _share(record, index, inventory)
-        found.append(IsolatedShare(backend, share, config.gpu(device.request)))
+        same = [number for number, each in enumerate(record.devices) if each.device == device.device]
+        of_card = _share(record, same, inventory)
+        first = record.devices[same[0]].request
+        found.append(IsolatedShare(backend, _share(record, [index], inventory), of_card, config.gpu(first)))
     return found
 
 
@@ -87,18 +91,22 @@ def _decided(
     return word
 
 
-def _share(record: ClaimRecord, index: int, inventory: NodeInventory) -> Share:
-    device = record.devices[index]
-    consumed = dict(device.consumed) if device.share_id else {}
-    memory = parse(consumed.get(names.CAPACITY_MEMORY, "0"))
+def _share(record: ClaimRecord, indices: Sequence[int], inventory: NodeInventory) -> Share:
+    """The claim's devices of these places, all of one card, as one share."""
+    device = record.devices[indices[0]]
+    consumed = [
+        dict(record.devices[index].consumed) if record.devices[index].share_id else {} for index in indices
+    ]
+    memory = sum(parse(each.get(names.CAPACITY_MEMORY, "0")) for each in consumed)
     whole = inventory.published[device.device].capacity[names.CAPACITY_MEMORY].value
-    cores = int(parse(consumed.get(names.CAPACITY_CORES, "0")))
+    cores = sum(int(parse(each.get(names.CAPACITY_CORES, "0"))) for each in consumed)
+    limited = all(names.CAPACITY_MEMORY in each for each in consumed) and memory < whole
     return Share(
         claim_uid=record.ref.uid,
-        index=index,
+        index=indices[0],
         device=device.device,
         uuid=device.uuid or "",
-        memory_bytes=int(memory) if names.CAPACITY_MEMORY in consumed and memory < whole else None,
+        memory_bytes=int(memory) if limited else None,
         cores=cores if 0 < cores < 100 else None,
     )
 

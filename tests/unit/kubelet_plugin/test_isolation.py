@@ -256,6 +256,32 @@ def test_a_backend_is_told_of_the_card_and_of_the_part_that_is_kept(
     assert (backend.shares[0].cores, backend.shares[0].uuid) == (told, card.uuid)
 
 
+def test_a_backend_is_started_for_all_that_a_claim_has_of_a_card(node: PluginNode) -> None:
+    """And says in the container what each share is. A prepared one is started with the same again."""
+    started: list[tuple[Share, GpuConfig]] = []
+
+    class Started(RecordingBackend):
+        def start(self, share: Share, config: GpuConfig) -> None:
+            started.append((share, config))
+
+    backend = Started()
+    config = [
+        parameters("GpuConfig", isolation="limiter"),
+        parameters("GpuConfig", requests=["first"], coresPolicy="Hard", priority=3),
+    ]
+    shares = [gpu("first", GPU_0, "10Gi", cores="30"), gpu("second", GPU_0, "5Gi", cores="20", share="s2")]
+    obj = claim(1, *shares, gpu("third", GPU_1, "7Gi", cores="60"), config=config)
+    node.claims.put(obj)
+    state = plugin(node, backend)
+    state.prepare(ref_of(obj))
+    own = [(each.memory_bytes, each.cores) for each in backend.shares]
+    assert own == [(10 << 30, 30), (5 << 30, 20), (7 << 30, 60)]
+    whole = [(each.memory_bytes, each.cores, said.priority) for each, said in started]
+    assert whole == [(15 << 30, 50, 3), (15 << 30, 50, 3), (7 << 30, 60, None)]
+    state.prepare(ref_of(obj))
+    assert started[3:] == started[:3]
+
+
 def test_with_admin_access_a_card_is_seen_and_nobody_is_refused_for_it(node: PluginNode) -> None:
     """The API server allows it in labelled namespaces alone; it counts as no share of the card."""
     limited(node, "limiter")

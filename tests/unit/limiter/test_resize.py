@@ -278,12 +278,30 @@ def test_what_koordra_did_not_write_grants_nothing(spec: Object) -> None:
     assert resized_claim({"spec": spec}) is None
 
 
-def test_two_shares_of_one_card_stay_as_they_are(tmp_path: Path) -> None:
-    record = replace(CLAIM, devices=(SHARE, replace(SHARE, share_id="s2", request="other")))
+def test_two_shares_of_one_card_have_one_limit_together(tmp_path: Path) -> None:
+    other = replace(SHARE, share_id="s2", request="other", consumed=(("cores", "10"), ("memory", "8Gi")))
+    record = replace(CLAIM, devices=(SHARE, other))
     node = node_of(tmp_path, record=record)
-    node.holds = [hold(memory=20, held=(4, 0))]
-    assert node.step() is None
-    assert node.card.limit == 16 * GIB
+    node.holds = []
+    node.step()
+    assert (node.card.limit, node.card.rate) == (24 * GIB, 4000), "as an earlier koordra did not say"
+    assert with_limits(tmp_path, record) == record
+    node.holds = [hold(memory=20, cores=40, held=(4, 10))]
+    states = [node.step(), node.resizer.state(UID, 1)]
+    assert (node.card.limit, node.card.rate) == (28 * GIB, 5000)
+    assert states[0] == states[1]
+    assert states[0] is not None
+    assert "memory 28Gi (allocated 24Gi), cores 50% (allocated 40%)" in states[0].message
+    grown, same = with_limits(tmp_path, record).devices
+    assert dict(grown.consumed) == {"cores": "40", "memory": "20Gi", "slots": "1"}
+    assert same == other
+    node.process.write(held=26 * GIB)
+    node.holds = [hold(memory=4, cores=30, revision=2)]
+    node.step()
+    assert node.card.limit == 24 * GIB, "no less than is held, no more than is allocated"
+    node.process.write(held=GIB)
+    node.step()
+    assert node.card.limit == 12 * GIB
     node.process.lock.close()
 
 

@@ -344,7 +344,7 @@ def test_a_hold_of_a_running_claim_is_nobodys_to_take(cluster: Resizing) -> None
     assert cluster.reconciler.allocation.gangs.holds.number == 0
 
 
-def test_shares_of_one_card_in_one_claim_have_one_limit(cluster: Resizing) -> None:
+def test_shares_of_one_card_in_one_claim_grow_each_by_its_own_request(cluster: Resizing) -> None:
     cluster.claim("a", device_class="share", memory="16Gi")
     second = {
         "name": "two",
@@ -353,9 +353,25 @@ def test_shares_of_one_card_in_one_claim_have_one_limit(cluster: Resizing) -> No
     cluster.api.edit(RESOURCE_CLAIMS, "a", lambda one: one["spec"]["devices"]["requests"].append(second))
     cluster.pod("a", "a")
     cluster.settle()
-    cluster.wish("a", {"gpu": {"memory": "20Gi"}})
-    if cluster.allocation("a"):
-        assert "several shares of gpu-0" in cluster.seat("a")["refused"]
+    cluster.scheduler_binds("a", "a")
+
+    def limits() -> list[str]:
+        return sorted(one["memory"] for one in cluster.seat("a")["limits"])
+
+    cluster.wish("a", {"gpu": {"memory": "20Gi"}, "two": {"memory": "12Gi"}})
+    assert ("refused" in cluster.seat("a"), limits()) == (False, ["12Gi", "20Gi"])
+    held = cluster.seat("a")["devices"]
+    assert [one["consumedCapacity"] for one in held] == [{"memory": "4Gi"}] * 2
+    assert len({one["shareID"] for one in held}) == 2
+    cluster.wish("a", {"gpu": {"memory": "46Gi"}, "two": {"memory": "36Gi"}})
+    assert "memory: 24Gi more on gpu-0 is wanted, 22Gi is free" in cluster.seat("a")["refused"], (
+        "what one of them takes the other cannot have"
+    )
+    assert limits() == ["12Gi", "20Gi"]
+    cluster.wish("a", {"gpu": {"coresPolicy": "Elastic"}})
+    assert "several shares of gpu-0, which have one coresPolicy" in cluster.seat("a")["refused"]
+    cluster.wish("a", {"gpu": {"coresPolicy": "Elastic"}, "two": {"coresPolicy": "Elastic"}})
+    assert {one["coresPolicy"] for one in cluster.seat("a")["limits"]} == {"Elastic"}
 
 
 def test_a_wish_before_the_claim_has_devices_waits_for_them(cluster: Resizing) -> None:

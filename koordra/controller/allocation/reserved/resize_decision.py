@@ -7,7 +7,7 @@ Kubernetes does of pods that are resized: `Infeasible`, if waiting does not help
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -126,6 +126,7 @@ def decide(
     if why:
         return Decided(present, f"{INFEASIBLE}: {why}")
     growth = dict[ShareKey, Amounts]()
+    left = dict[DeviceID, Amounts]()
     for share, limits in zip(shares, wanted, strict=True):
         had: Amounts = before.held.get(share.key, {}) if before is not None else {}
         more = {
@@ -140,9 +141,11 @@ def decide(
                 f"{INFEASIBLE}: {_text(more)} more on {share.key[0]}: its node is in native mode, where kube-scheduler gives out "
                 "what is free; a share can only be changed within its allocation there",
             )
-        lacking = _lacking(share, more, free(share.result.device))
+        room = left.get(share.result.device) or free(share.result.device)
+        lacking = _lacking(share, more, room)
         if lacking:
             return Decided(present, f"{DEFERRED}: {lacking}")
+        left[share.result.device] = {name: amount - more.get(name, NOTHING) for name, amount in room.items()}
     total = Counter[str]()
     for grown in growth.values():
         total.update({name: int(amount) for name, amount in grown.items()})
@@ -153,7 +156,10 @@ def decide(
 def _infeasible(shares: Sequence[OwnShare], wishes: Mapping[str, Wish], config: Configuration) -> str:
     if why := unknown(wishes, sorted({share.result.request.partition("/")[0] for share in shares})):
         return why
-    cards = Counter(share.result.device for share in shares)
+    times = defaultdict[DeviceID, set[tuple[str | None, int | None]]](set)
+    for share in shares:
+        wish = wish_for(wishes, share.result.request)
+        times[share.result.device].add((wish.policy, wish.priority))
     for share in shares:
         request = share.result.request
         wish = wish_for(wishes, request)
@@ -163,8 +169,8 @@ def _infeasible(shares: Sequence[OwnShare], wishes: Mapping[str, Wish], config: 
         word = config.isolation(request).on(policy, share=True)
         if word != LIMITER:
             return f"request {request}: isolation {word} does not change the limits of running shares; {LIMITER} does"
-        if cards[share.result.device] > 1:
-            return f"request {request}: the claim has several shares of {share.key[0]}, which have one limit together"
+        if len(times[share.result.device]) > 1:
+            return f"request {request}: the claim has several shares of {share.key[0]}, which have one coresPolicy and priority together"
         if why := refusal(wish, config.resize(request), has=share.allocated):
             return f"request {request}: {why}"
     return ""

@@ -19,7 +19,7 @@ may be another claim's: that is what `Resized: True` of a revision says.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.objects import Object
-from koordra.api.opaque.share_limits import ResizedClaim, ShareLimits, by_uid, own_amounts
+from koordra.api.opaque.share_limits import Amounts, ResizedClaim, ShareLimits, by_uid, own_amounts
 from koordra.errors import KoordraError, NodeError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter import region, usage
@@ -124,19 +124,17 @@ class ShareResizer(Wakeable):
     def _settle(self, record: ClaimRecord, granted: ResizedClaim | None) -> States:
         """Write what the claim's shares may have, and what became of it."""
         folder, uid = self._claims / record.ref.uid, record.ref.uid
-        shares = limited_shares(record)
-        if not shares or not (folder / "policy").exists():
+        cards = limited_cards(record)
+        if not cards or not (folder / "policy").exists():
             return {}
         present = {region.uuid_text(each[0]): each for each in usage.read_policy(folder)}
-        in_use, due = _in_use(folder), dict[int, _Due]()
-        for index, device in shares:
-            card, allocated = (
-                region.uuid_text(region.uuid_bytes(device.uuid or "")),
-                allocated_amounts(device),
-            )
-            if card in present and allocated:
-                due[index] = _Due.of(device, granted or NOTHING, present[card], in_use.get(card, 0))
-        for one in due.values():
+        in_use = _in_use(folder)
+        due = [
+            _Due.of(shares, granted or NOTHING, present[card], in_use.get(card, 0))
+            for card, shares in cards.items()
+            if card in present and any(map(allocated_amounts, shares.values()))
+        ]
+        for one in due:
             again = granted is not None and uid not in self._told
             self._write(folder, one, is_granted=granted is not None, again=again)
         if granted is None:
@@ -144,13 +142,13 @@ class ShareResizer(Wakeable):
         if self._told.get(uid, (None, 0.0))[0] != granted.revision:
             self._told[uid] = granted.revision, self._clock()
         use = usage.read(folder)
-        return {(uid, index): _state(one, use, granted) for index, one in due.items()}
+        return {(uid, index): _state(one, use, granted) for one in due for index in one.shares}
 
     def _write(self, folder: Path, due: _Due, *, is_granted: bool, again: bool) -> None:
         limit, cores = due.limit, int(due.wanted.amounts.get(names.CAPACITY_CORES, Decimal(0)))
         region.change(
             folder,
-            due.device.uuid or "",
+            due.uuid,
             limit=None if limit == region.UNLIMITED else limit,
             cores=cores or due.cores,
             time=self._time(due, is_granted=is_granted),
@@ -177,28 +175,42 @@ class ShareResizer(Wakeable):
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """One share: what it may have, and `limit` of memory, `cores` and `time` in its region. `waits`: bytes in
-    use that keep the limit from being lowered now, 0 where nothing does."""
+    """All that a claim has of a card: what it may have, what was `allocated`, and `limit` of memory, `cores`
+    and `time` in its region. `shares` by their places. `waits`: bytes in use that keep the limit from being
+    lowered now, 0 where nothing does."""
 
-    device: DeviceRecord
+    shares: Mapping[int, DeviceRecord]
     wanted: ShareLimits
+    allocated: Amounts
     limit: int
     cores: int
     time: region.TimeShare
     waits: int = 0
 
+    @property
+    def uuid(self) -> str:
+        return next(iter(self.shares.values())).uuid or ""
+
     @classmethod
-    def of(cls, device: DeviceRecord, granted: ResizedClaim, present: tuple[Any, ...], in_use: int) -> _Due:
+    def of(
+        cls,
+        shares: Mapping[int, DeviceRecord],
+        granted: ResizedClaim,
+        present: tuple[Any, ...],
+        in_use: int,
+    ) -> _Due:
         _, before, _, _, cores, priority, rate, _, _, _, _, _, elastic = present
-        key, allocated = (device.device, device.share_id), allocated_amounts(device)
-        wanted = granted.of(key, allocated)
-        here = cls(device, wanted, before, cores, region.TimeShare(rate, bool(elastic), priority))
+        keys = [((each.device, each.share_id), allocated_amounts(each)) for each in shares.values()]
+        limits = [granted.of(key, allocated) for key, allocated in keys]
+        wanted = replace(limits[0], amounts=together(each.amounts for each in limits))
+        allocated, time = together(each for _, each in keys), region.TimeShare(rate, bool(elastic), priority)
+        here = cls(shares, wanted, allocated, before, cores, time)
         memory = wanted.amounts.get(names.CAPACITY_MEMORY)
         if memory is None or before == region.UNLIMITED:
             return here
         if int(memory) < before and in_use > memory:
-            most = int(granted.most(key, allocated)[names.CAPACITY_MEMORY])
-            return replace(here, limit=min(before, most), waits=in_use)
+            most = together(granted.most(key, allocated) for key, allocated in keys)
+            return replace(here, limit=min(before, int(most[names.CAPACITY_MEMORY])), waits=in_use)
         return replace(here, limit=int(memory))
 
 
@@ -207,15 +219,22 @@ NOT_YET: Final = "NotYetTaken"
 LIMITER: Final = "limiter"
 
 
-def limited_shares(record: ClaimRecord) -> list[tuple[int, DeviceRecord]]:
-    """The claim's devices that the limiter keeps, each with its place. Two shares of one card have one limit
-    in the region, which stays as it is."""
-    cards = Counter(device.uuid for device in record.devices)
-    return [
-        (index, device)
-        for index, device in enumerate(record.devices)
-        if device.isolation == LIMITER and device.uuid and device.share_id and cards[device.uuid] == 1
-    ]
+def limited_cards(record: ClaimRecord) -> dict[str, dict[int, DeviceRecord]]:
+    """The claim's shares that the limiter keeps, each with its place, by card: several of one have one limit
+    together."""
+    found = defaultdict[str, dict[int, DeviceRecord]](dict)
+    for index, device in enumerate(record.devices):
+        if device.isolation == LIMITER and device.uuid and device.share_id:
+            found[region.uuid_text(region.uuid_bytes(device.uuid))][index] = device
+    return dict(found)
+
+
+def together(shares: Iterable[Amounts]) -> dict[str, Decimal]:
+    found = dict[str, Decimal]()
+    for amounts in shares:
+        for name, amount in amounts.items():
+            found[name] = found.get(name, Decimal(0)) + amount
+    return found
 
 
 def allocated_amounts(device: DeviceRecord) -> dict[str, Decimal]:
@@ -225,36 +244,30 @@ def allocated_amounts(device: DeviceRecord) -> dict[str, Decimal]:
 
 
 def with_limits(claims: Path, record: ClaimRecord) -> ClaimRecord:
-    """The record, of which each share consumes what its limits allow it, if that is more than it was
+    """The record, of which each card is consumed by as much as its limits allow, if that is more than was
     allocated: what Prepare counts of a claim that has grown, whose object may be long gone."""
-    shares = dict(limited_shares(record))
+    cards = limited_cards(record)
     try:
-        limits = (
-            {region.uuid_text(each[0]): each for each in usage.read_policy(claims / record.ref.uid)}
-            if shares
-            else {}
-        )
+        policy = usage.read_policy(claims / record.ref.uid) if cards else ()
     except (OSError, NodeError):
         return record
-    devices = tuple(
-        _enlarged(device, limits[card])
-        if index in shares and (card := region.uuid_text(region.uuid_bytes(device.uuid or ""))) in limits
-        else device
-        for index, device in enumerate(record.devices)
-    )
+    limits = {region.uuid_text(each[0]): each for each in policy}
+    grown = {min(shares): _enlarged(shares, limits[card]) for card, shares in cards.items() if card in limits}
+    devices = tuple(grown.get(index, device) for index, device in enumerate(record.devices))
     return replace(record, devices=devices)
 
 
-def _enlarged(device: DeviceRecord, limits: tuple[Any, ...]) -> DeviceRecord:
-    allocated = allocated_amounts(device)
+def _enlarged(shares: Mapping[int, DeviceRecord], limits: tuple[Any, ...]) -> DeviceRecord:
+    """The first of a card's shares, with what the claim has more of the card."""
+    first = shares[min(shares)]
+    own, allocated = allocated_amounts(first), together(map(allocated_amounts, shares.values()))
     memory, cores = limits[1] if limits[1] != region.UNLIMITED else 0, limits[4]
     now = {names.CAPACITY_MEMORY: Decimal(memory), names.CAPACITY_CORES: Decimal(cores)}
-    grown = {name: canonical(now[name]) for name, has in allocated.items() if now[name] > has}
-    return (
-        replace(device, consumed=tuple(sorted({**dict(device.consumed), **grown}.items())))
-        if grown
-        else device
-    )
+    more = {name: now[name] - has for name, has in allocated.items() if now[name] > has}
+    if not more:
+        return first
+    grown = {name: canonical(own.get(name, Decimal(0)) + each) for name, each in more.items()}
+    return replace(first, consumed=tuple(sorted({**dict(first.consumed), **grown}.items())))
 
 
 def _in_use(folder: Path) -> dict[str, int]:
@@ -267,8 +280,8 @@ def _in_use(folder: Path) -> dict[str, int]:
 
 
 def _state(due: _Due, use: usage.ClaimUse, granted: ResizedClaim) -> ResizeState:
-    words = due.wanted.words(allocated_amounts(due.device))
-    card = region.uuid_text(region.uuid_bytes(due.device.uuid or ""))
+    words = due.wanted.words(due.allocated)
+    card = region.uuid_text(region.uuid_bytes(due.uuid))
     used = next((each.used for each in use.devices if each.uuid == card), 0)
     memory, late = (
         due.wanted.amounts.get(names.CAPACITY_MEMORY),
