@@ -278,6 +278,8 @@ static void wait_until(const struct share *share, uint64_t until, uint32_t rate,
         ledger_acknowledge(share);
         if (changed && changed != rate && now < until && !DEFECT(debt_at_old_rate))
             until = now + (until - now) * rate / changed;
+        if (until > began + PATIENCE)
+            until = began + PATIENCE;
         rate = changed;
     }
     atomic_fetch_add_explicit(&pace_of(share)->waited, now - began, memory_order_relaxed);

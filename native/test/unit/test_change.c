@@ -2,7 +2,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "../harness.h"
+#include "../share.h"
 
 /* The node can tell that a change has arrived. */
 TEST(a_change_is_acknowledged_by_who_launches)
@@ -74,4 +74,88 @@ TEST(a_lower_limit_holds_from_the_moment_that_nothing_is_pending)
     }
     atomic_store(&over, 1);
     pthread_join(thread, NULL);
+}
+
+static void try_memory(void *function, CUstream stream)
+{
+    CUdeviceptr pointer;
+    uint64_t now = world_now(world) - 1000 * SECOND;
+    CUresult got = cuMemAlloc_v2(&pointer, 64 * MIB);
+    (void)function, (void)stream;
+    if (got == CUDA_SUCCESS)
+        OK(cuMemFree_v2(pointer));
+    if (now > SECOND / 2 && now < SECOND)
+        CHECK_EQUAL(got, CUDA_ERROR_OUT_OF_MEMORY);
+    if (now > SECOND + 200 * MS && now < 2 * SECOND)
+        CHECK_EQUAL(got, CUDA_SUCCESS);
+    if (now > 2 * SECOND + 200 * MS)
+        CHECK_EQUAL(got, CUDA_ERROR_OUT_OF_MEMORY);
+    if (now > 3 * SECOND)
+        _exit(0);
+}
+
+/* Memory up and down, in virtual time: the next call acts by it, and says so. */
+TEST(a_changed_memory_limit_holds_within_200_ms)
+{
+    start_shares(.tenants = 1, .blind = true);
+    struct policy *only = tenant(0, (struct load){.kernel_ns = 1000, .own = try_memory, .idle_ns = 50 * MS});
+    const struct usage *written = usage;
+    only->devices[0].limit = 32 * MIB;
+    pass(SECOND);
+    only->devices[0].limit = 128 * MIB;
+    only->sequence++;
+    pass(200 * MS);
+    CHECK_EQUAL(written->slots[0].acknowledged, only->sequence);
+    pass(800 * MS);
+    only->devices[0].limit = 32 * MIB;
+    only->sequence++;
+    pass(200 * MS);
+    CHECK_EQUAL(written->slots[0].acknowledged, only->sequence);
+    pass(2 * SECOND);
+    CHECK_EQUAL(end_status(0), 0);
+}
+
+static void launch_and_wait(void *function, CUstream stream)
+{
+    static unsigned launched;
+    uint64_t before = world_now(world);
+    OK(cuLaunchKernel(function, 132, 1, 1, 64, 1, 1, 0, stream, NULL, NULL));
+    uint64_t waited = world_now(world) - before;
+    OK(cuStreamSynchronize(stream));
+    CHECK(waited <= 10 * SECOND + 100 * MS);
+    CHECK(++launched < 3 || waited >= 8 * SECOND);
+    if (launched == 5)
+        _exit(0);
+}
+
+/* At 1 % a kernel of a second is 100 s of debt. */
+TEST(no_launch_waits_for_more_than_ten_seconds)
+{
+    start_shares(.tenants = 1, .blind = true);
+    tenant(100, (struct load){.kernel_ns = SECOND, .own = launch_and_wait});
+    pass(60 * SECOND);
+    CHECK_EQUAL(end_status(0), 0);
+}
+
+static void launch_and_wait_little(void *function, CUstream stream)
+{
+    static unsigned launched;
+    uint64_t before = world_now(world);
+    OK(cuLaunchKernel(function, 132, 1, 1, 64, 1, 1, 0, stream, NULL, NULL));
+    CHECK(world_now(world) - before <= 10 * SECOND + 100 * MS);
+    OK(cuStreamSynchronize(stream));
+    if (++launched == 5)
+        _exit(0);
+}
+
+/* Nor where the limit is lowered while it waits, or between two launches: 5 s of debt at a half are 250 s at 1 %. */
+TEST(no_launch_waits_for_longer_since_its_limit_is_lower)
+{
+    start_shares(.tenants = 1, .blind = true);
+    struct policy *only = tenant(5000, (struct load){.kernel_ns = 5 * SECOND, .own = launch_and_wait_little});
+    for (unsigned at = 0; at < 40; at++) {
+        pass(1700 * MS);
+        only->devices[0].rate = at % 2 ? 5000 : 100;
+    }
+    CHECK_EQUAL(end_status(0), 0);
 }

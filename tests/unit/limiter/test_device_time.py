@@ -27,7 +27,9 @@ from koordra.kubelet_plugin.isolation.limiter.device_time import (
     held_time,
     lent,
 )
+from koordra.kubelet_plugin.isolation.limiter.open_region import LOOKED_UP, OpenRegion, OpenRegions
 from koordra.kubelet_plugin.isolation.limiter.region import TimeShare
+from koordra.process.wakeable import Pause
 from tests.unit.limiter.native_build import environment
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
@@ -114,6 +116,13 @@ def _claim(claims: Path, name: str, time: TimeShare | None, *, cores: int, activ
     _mark_active(claims, name, active)
 
 
+def held_by(claims: Path, *, now: int) -> list[HeldTime]:
+    """As somebody else sees it."""
+    regions = OpenRegions(claims)
+    regions.look_up()
+    return held_time(regions.by_claim, now=now)
+
+
 def _mark_active(claims: Path, name: str, at: int) -> None:
     with (claims / name / "usage").open("r+b", buffering=0) as file:
         os.pwrite(file.fileno(), struct.pack("=Q", at), region.PACES + region.ACTIVE)
@@ -122,11 +131,12 @@ def _mark_active(claims: Path, name: str, at: int) -> None:
 def test_the_lender_writes_what_may_be_used_and_for_how_long(tmp_path: Path) -> None:
     now = [NOW]
     lender = TimeLender(tmp_path, clock=lambda: now[0])
-    assert lender.step().at_most == QUIET
-    _claim(tmp_path, "a", TimeShare(3000, elastic=True, priority=3), cores=30, active=NOW)
+    assert lender.step() == Pause(STEP, QUIET), "who changes a share wakes it"
+    now[0] += int(LOOKED_UP * 1e9)
+    _claim(tmp_path, "a", TimeShare(3000, elastic=True, priority=3), cores=30, active=now[0])
     _claim(tmp_path, "b", TimeShare(7000), cores=70, active=NOW - 10**10)
     assert lender.step().at_most == STEP
-    first, second = held_time(tmp_path, now=now[0])
+    first, second = held_by(tmp_path, now=now[0])
     assert (first.rate, first.lent, first.priority, first.elastic, first.neighbours) == (
         3000,
         MOST,
@@ -137,24 +147,61 @@ def test_the_lender_writes_what_may_be_used_and_for_how_long(tmp_path: Path) -> 
     assert (second.rate, second.lent, second.active, second.neighbours) == (7000, 0, False, 1)
     raw = (tmp_path / "a" / "policy").read_bytes()
     until = struct.unpack_from("=Q", raw, region.device_at(0) + region.LENT_UNTIL)[0]
-    assert NOW < until <= NOW + 10**9, "it ends by itself"
-    _mark_active(tmp_path, "b", NOW)
+    assert now[0] < until <= now[0] + 10**9, "it ends by itself"
+    _mark_active(tmp_path, "b", now[0])
     lender.step()
-    assert [share.lent for share in held_time(tmp_path, now=now[0])] == [0, 0]
+    assert [share.lent for share in held_by(tmp_path, now=now[0])] == [0, 0]
 
 
 def test_a_share_that_is_prepared_again_keeps_its_rate(tmp_path: Path) -> None:
     for rate in (3000, 4000):
         _claim(tmp_path, "a", TimeShare(rate, elastic=True), cores=rate // 100, active=NOW)
         TimeLender(tmp_path, clock=lambda: NOW).step()
-    (share,) = held_time(tmp_path, now=NOW)
+    (share,) = held_by(tmp_path, now=NOW)
     assert (share.rate, share.cores, share.lent) == (3000, 30, MOST), "an allocation is written once"
     region.change(tmp_path / "a", UUID, limit=GIB, cores=40, time=TimeShare(4000, elastic=True))
-    (share,) = held_time(tmp_path, now=NOW)
+    (share,) = held_by(tmp_path, now=NOW)
     assert (share.rate, share.cores, share.lent) == (4000, 40, 0)
     _claim(tmp_path, "a", None, cores=30, active=NOW)
-    (share,) = held_time(tmp_path, now=NOW)
+    (share,) = held_by(tmp_path, now=NOW)
     assert (share.rate, share.elastic, share.lent) == (0, False, 0)
+
+
+def test_no_region_is_opened_again_while_it_is_the_same_and_only_lending_cards_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, asked, now = list[str](), list[str](), [NOW]
+    really_open, really_ask = OpenRegion.__init__, OpenRegion.active
+
+    def init(self: OpenRegion, folder: Path) -> None:
+        opened.append(folder.name)
+        really_open(self, folder)
+        self.name = folder.name  # type: ignore[attr-defined]
+
+    def active(self: OpenRegion, index: int) -> int | None:
+        asked.append(self.name)  # type: ignore[attr-defined]
+        return really_ask(self, index)
+
+    monkeypatch.setattr(OpenRegion, "__init__", init)
+    monkeypatch.setattr(OpenRegion, "active", active)
+    other = UUID.replace("0f10", "0f11")
+    _claim(tmp_path, "a", TimeShare(3000, elastic=True), cores=30, active=NOW)
+    _claim(tmp_path, "b", TimeShare(7000), cores=70, active=NOW)
+    _claim(tmp_path, "counted", None, cores=0, active=NOW)
+    region.allow(tmp_path / "c", claim="c", uuid=other, limit=GIB, cores=50, time=TimeShare(5000))
+    lender = TimeLender(tmp_path, clock=lambda: now[0])
+    for _ in range(20):
+        lender.step()
+        now[0] += int(STEP * 1e9)
+    assert opened == ["a", "b", "c", "counted"]
+    assert asked == ["a", "b"] * 20, "not of a card on which nobody may be lent anything"
+    for name in region.FILES:
+        (tmp_path / "a" / name).unlink(missing_ok=True)
+    _claim(tmp_path, "a", TimeShare(2000), cores=20, active=NOW)
+    now[0] += int(LOOKED_UP * 1e9)
+    assert lender.step().at_most == QUIET
+    assert opened[4:] == ["a"], "another region of that name"
+    assert asked[40:] == []
 
 
 @pytest.mark.parametrize("damage", ["usage", "policy"])
@@ -163,7 +210,7 @@ def test_a_region_that_is_damaged_harms_no_other(tmp_path: Path, damage: str) ->
     _claim(tmp_path, "b", TimeShare(5000), cores=50, active=NOW - 10**10)
     os.truncate(tmp_path / "b" / damage, 100)
     TimeLender(tmp_path, clock=lambda: NOW).step()
-    first, *rest = held_time(tmp_path, now=NOW)
+    first, *rest = held_by(tmp_path, now=NOW)
     assert first.lent == (5000 if damage == "usage" else MOST), "who cannot be asked is active"
     assert [share.active for share in rest] == ([True] if damage == "usage" else [])
 
@@ -172,7 +219,7 @@ def test_a_region_that_is_damaged_harms_no_other(tmp_path: Path, damage: str) ->
 def test_a_process_is_held_to_the_rate_that_the_node_writes(built: Path, tmp_path: Path, rate: int) -> None:
     """What Python writes is what the limiter paces by; what it says of itself is what the node reads."""
     claims, tenant = tmp_path / "regions", str(built / "test" / "tenant")
-    _claim(claims, "a", TimeShare(rate) if rate else None, cores=50, active=0)
+    _claim(claims, "a", TimeShare(rate, elastic=True) if rate else None, cores=50, active=0)
     subprocess.run([tenant, "--world", str(tmp_path), UUID, str(8 * GIB)], check=True)
     around = environment(built, regions=claims, world=tmp_path)
     began = time.monotonic_ns()
@@ -182,7 +229,7 @@ def test_a_process_is_held_to_the_rate_that_the_node_writes(built: Path, tmp_pat
         _, charged, *_, active = region.PACE.unpack(file.read(region.PACE.size))
     assert (charged > 0) is bool(rate)
     assert (active >= began) is bool(rate)
-    (share,) = held_time(claims, now=time.monotonic_ns() + 10**10)
+    (share,) = held_by(claims, now=time.monotonic_ns() + 10**10)
     assert share.active is not bool(rate), (
         "who is not limited does not say when it computes, and counts as busy"
     )

@@ -18,6 +18,7 @@ from koordra.api.objects import Object
 from koordra.api.opaque.share_limits import ALWAYS, ShareLimits, resized_claim
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.isolation.limiter import region, usage
+from koordra.kubelet_plugin.isolation.limiter.open_region import OpenRegion
 from koordra.kubelet_plugin.isolation.limiter.overuse import OveruseSamples, over_limit
 from koordra.kubelet_plugin.isolation.limiter.region import TimeShare
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterVerdict, overused
@@ -232,13 +233,23 @@ def test_policy_and_priority_change_too(node: Node) -> None:
     assert (raw[5], raw[12]) == (5, 1)
     assert state is not None
     assert "Elastic of priority 5" in state.message
-    region.write_lent(node.claims / UID, 0, lent=9000, until=1, neighbours=2)
+    OpenRegion(node.claims / UID).write_lent(0, lent=9000, until=1, neighbours=2)
     node.step()
     assert usage.read_policy(node.claims / UID)[0][7] == 9000, "it is the same share"
     node.holds = [hold(policy="Hard")]
     node.step()
     raw = usage.read_policy(node.claims / UID)[0]
     assert (raw[6], raw[7], raw[11], raw[12]) == (3000, 0, 2, 0), "what was lent to an elastic share ends"
+
+
+def test_who_lends_is_woken_by_a_change_alone(node: Node) -> None:
+    woken: list[int] = []
+    node.resizer._written = lambda: woken.append(1)
+    for holds, times in (([], 0), ([hold(cores=30, policy="Elastic", revision=2)], 1), ([], 2)):
+        node.holds = list(holds)
+        for _ in range(3):
+            node.step()
+        assert len(woken) == times
 
 
 def test_device_time_is_limited_only_where_the_node_does_that(tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.isolation.limiter import overtime, region
+from koordra.kubelet_plugin.isolation.limiter import open_region, overtime, region
+from koordra.kubelet_plugin.isolation.limiter.device_time import STEP, TimeLender
+from koordra.kubelet_plugin.isolation.limiter.open_region import LOOKED_UP, OpenRegion
 from koordra.kubelet_plugin.isolation.limiter.overtime import BURST
 from koordra.kubelet_plugin.isolation.limiter.region import TimeShare
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, read_all, verdicts
-from koordra.kubelet_plugin.isolation.limiter.seen_time import LOOKED_UP, SeenTimes
+from koordra.kubelet_plugin.isolation.limiter.seen_time import SeenTimes
 from koordra.kubelet_plugin.isolation.limiter.usage import read_policy
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.kubelet_plugin.sampling.cgroups import CgroupReader
@@ -180,6 +182,69 @@ def test_shares_hold_at_whatever_pace_the_node_comes_to_look(built: Path, nvml: 
     assert within_three_points(LONG_BESIDE_BUSY, parts), parts
 
 
+@dataclass
+class Resized:
+    """Shares whose limits are changed while they run, and the lender, which comes when it is due or woken."""
+
+    card: SharedCard
+    lender: TimeLender = field(init=False)
+    due: int = 0
+
+    def __post_init__(self) -> None:
+        self.lender = TimeLender(self.card.claims, clock=lambda: BOOTED + self.card.now)
+
+    def look(self) -> None:
+        if self.card.now >= self.due:
+            pause = self.lender.step()
+            assert pause.at_most is not None
+            self.due = self.card.now + int(pause.at_most * 1e9)
+
+    def change(self, number: int, time: TimeShare) -> None:
+        """As the resizer does it; the lender is woken, and keeps the pause that it keeps at least."""
+        claim = self.card.claims / f"claim-{number}"
+        region.change(claim, UUID, limit=None, cores=time.rate // 100, time=time)
+        self.due = min(self.due, self.card.now + int(STEP * 1e9))
+
+    def parts(self) -> list[float]:
+        """Of the second after the next 200 ms, in percent."""
+        for _ in range(20):
+            self.card.pass_time(10 * MS)
+            self.look()
+        return [round(least) for least, _ in self.card.parts(SECOND, look=self.look)]
+
+
+BOOTED = 1000 * SECOND
+"""When the virtual clock begins."""
+
+
+@pytest.fixture
+def resized(built: Path, nvml: FakeNvml) -> Iterator[Resized]:
+    with shared_card(built, nvml.folder, [(20, "PLAIN"), (20, "PLAIN")]) as card:
+        found = Resized(card)
+        card.parts(SECOND, look=found.look)
+        yield found
+
+
+def near(parts: list[float], *wanted: int) -> bool:
+    return all(abs(part - each) <= 3 for part, each in zip(parts, wanted, strict=True))
+
+
+def test_a_changed_policy_holds_within_200_ms(resized: Resized) -> None:
+    assert near(resized.parts(), 20, 20)
+    resized.change(0, TimeShare(2000, elastic=True))
+    assert near(parts := resized.parts(), 80, 20), parts
+    resized.change(0, TimeShare(2000))
+    assert near(parts := resized.parts(), 20, 20), parts
+
+
+def test_a_changed_priority_holds_within_200_ms(resized: Resized) -> None:
+    resized.change(0, TimeShare(2000, elastic=True, priority=10))
+    resized.change(1, TimeShare(2000, elastic=True, priority=50))
+    assert near(parts := resized.parts(), 80, 20), parts
+    resized.change(0, TimeShare(2000, elastic=True, priority=60))
+    assert near(parts := resized.parts(), 20, 80), parts
+
+
 def test_a_plugin_that_is_killed_leaves_the_shares_as_they_are(built: Path, nvml: FakeNvml) -> None:
     """While it is away the last corrections stand, as good as they were; the next one begins anew."""
     with node_with(built, nvml, LONG_BESIDE_BUSY) as node:
@@ -197,7 +262,7 @@ def test_a_plugin_that_dies_between_two_words_misleads_nobody(
     with node_with(built, nvml, LONG_BESIDE_BUSY) as node:
         node.run(SECOND)
         before = node.seen(0)
-        put = region._put
+        put = region.put
 
         def half(policy: object, at: int, value: int) -> None:
             if at == region.device_at(0) + region.SEEN_UNTIL:
@@ -205,7 +270,7 @@ def test_a_plugin_that_dies_between_two_words_misleads_nobody(
             put(policy, at, value)  # type: ignore[arg-type]
 
         with monkeypatch.context() as killed:
-            killed.setattr(region, "_put", half)
+            killed.setattr(open_region, "put", half)
             node.run(400 * MS)
         assert node.seen(0)[0] > before[0]
         assert node.seen(0)[1] == before[1]
@@ -332,14 +397,14 @@ def test_what_is_lent_or_was_allowed_a_moment_ago_is_no_overtime(tmp_path: Path)
     times = SeenTimes(tmp_path)
     for tick in range(600):
         is_lent = tick % 20 < 10
-        region.write_lent(tmp_path / "a", 0, lent=9900 if is_lent else 0, until=2**62, neighbours=1)
+        OpenRegion(tmp_path / "a").write_lent(0, lent=9900 if is_lent else 0, until=2**62, neighbours=1)
         told(tmp_path, SeenTime(tick * 150 * MS, {1: 148 * MS}), {1: ("a",)}, times)
     assert times.over == {}
     for tick in range(600, 700):
         told(tmp_path, SeenTime(tick * 150 * MS, {1: 148 * MS}), {1: ("a",)}, times)
     assert set(times.over) == {"a"}, "but what was lent is given back"
     region.change(tmp_path / "a", UUID, limit=None, cores=30, time=None)
-    times._looked_at -= LOOKED_UP
+    times._regions._looked_at -= LOOKED_UP
     times.cards()
     assert times.over == {}, "who is not limited is not over"
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from koordra.cli.machine.top import mebibytes
 from koordra.cli.machine.top import top as command
 from koordra.kubelet_plugin.isolation.limiter import region
+from koordra.kubelet_plugin.isolation.limiter.open_region import OpenRegion
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 
@@ -51,7 +52,7 @@ def test_the_document(tmp_path: Path) -> None:
 def test_time_as_it_was_charged_and_as_it_was_seen(tmp_path: Path) -> None:
     claims = tmp_path / "limiter" / "claims"
     region.allow(claims / "a", claim="a", uuid=UUID, limit=None, cores=30, time=region.TimeShare(3000))
-    region.PolicyFile(claims / "a").write_seen_time(0, device_time=1_500_000_000, until=1)
+    OpenRegion(claims / "a").write_seen_time(0, device_time=1_500_000_000, until=1)
     result = CliRunner().invoke(command, ["--state-dir", str(tmp_path), "-o", "json"])
     (claim,) = json.loads(result.stdout)
     assert claim["devices"][0]["deviceTime"] == {

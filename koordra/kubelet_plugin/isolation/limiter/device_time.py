@@ -16,18 +16,15 @@ The slowest to get its time back is who begins: up to STEP here and NAP (50 ms) 
 
 from __future__ import annotations
 
-import os
-import struct
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from koordra.errors import NodeError
 from koordra.kubelet_plugin.isolation.limiter import region
-from koordra.kubelet_plugin.isolation.limiter.usage import read_policy
+from koordra.kubelet_plugin.isolation.limiter.open_region import OpenRegion, OpenRegions
 from koordra.process.wakeable import Pause, Wakeable
 
 WHOLE: Final = 10_000
@@ -74,82 +71,72 @@ def lent(shares: Iterable[HeldTime]) -> dict[tuple[str, int], int]:
     return found
 
 
-def held_time(claims: Path, *, now: int) -> list[HeldTime]:
-    """All claims' shares of this node, at `now` in ns of CLOCK_MONOTONIC; a region that comes or goes, or is
-    damaged, is left out or counts as active."""
-    found = []
-    for folder in sorted(claims.iterdir()) if claims.is_dir() else ():
-        try:
-            policy = read_policy(folder)
-            active = _active(folder / "usage", len(policy))
-        except (OSError, NodeError):
-            continue
-        for index, (raw, _, _, _, cores, priority, rate, given, *rest) in enumerate(policy):
-            stamp = active[index]
-            found.append(
-                HeldTime(
-                    claim=folder.name,
-                    index=index,
-                    uuid=region.uuid_text(raw),
-                    cores=cores,
-                    rate=rate,
-                    elastic=bool(rest[4]),
-                    priority=priority,
-                    active=rate == 0 or stamp is None or 0 <= now - stamp < ACTIVE_FOR * 1e9,
-                    lent=given,
-                    neighbours=rest[3],
-                )
-            )
-    return found
-
-
-def _active(path: Path, count: int) -> list[int | None]:
-    """When each device's time was last taken; None: not readable."""
-    with path.open("rb", buffering=0) as file:
-        paces = os.pread(file.fileno(), count * region.PACE.size, region.PACES)
-    whole = len(paces) // region.PACE.size
-    stamps: list[int | None] = [
-        struct.unpack_from("=Q", paces, index * region.PACE.size + region.ACTIVE)[0] for index in range(whole)
+def held_time(regions: Mapping[str, OpenRegion], *, now: int) -> list[HeldTime]:
+    """All claims' shares of this node, at `now` in ns of CLOCK_MONOTONIC. Who is active is read where
+    something may be lent alone, of cards with an elastic share."""
+    shares = [
+        HeldTime(
+            claim=claim,
+            index=index,
+            uuid=region.uuid_text(raw),
+            cores=cores,
+            rate=rate,
+            elastic=bool(elastic),
+            priority=priority,
+            active=True,
+            lent=given,
+            neighbours=neighbours,
+        )
+        for claim, of in regions.items()
+        for index, (raw, _, _, _, cores, priority, rate, given, _, _, _, neighbours, elastic) in enumerate(
+            of.devices()
+        )
     ]
-    return stamps + [None] * (count - whole)
+    lending = {share.uuid for share in shares if share.elastic and share.rate}
+    return [
+        replace(share, active=_is_active(regions[share.claim].active(share.index), now))
+        if share.rate and share.uuid in lending
+        else share
+        for share in shares
+    ]
+
+
+def _is_active(stamp: int | None, now: int) -> bool:
+    """Also who cannot be asked: nothing of it is lent."""
+    return stamp is None or 0 <= now - stamp < ACTIVE_FOR * 1e9
 
 
 class TimeLender(Wakeable):
-    """`claims` is the folder with one folder per claim."""
+    """`claims` is the folder with one folder per claim. Who changes a share wakes it."""
 
     failed = "device_time_not_lent"
 
     def __init__(self, claims: Path, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__()
-        self._claims = claims
         self._clock = clock
+        self._regions = OpenRegions(claims, clock=lambda: clock() / 1e9)
 
     def step(self) -> Pause:
+        self._regions.look_up()
         now = self._clock()
-        shares = held_time(self._claims, now=now)
-        given = lent(shares)
+        shares = held_time(self._regions.by_claim, now=now)
+        given, neighbours = lent(shares), _neighbours(shares)
         for share in shares:
-            self._write(share, given, _neighbours(shares, share), now)
+            self._write(share, given.get((share.claim, share.index), 0), neighbours[share.uuid] - 1, now)
         pause = STEP if any(share.elastic and share.rate for share in shares) else QUIET
-        return Pause(pause, pause)
+        return Pause(STEP, pause)
 
-    def _write(
-        self, share: HeldTime, given: Mapping[tuple[str, int], int], neighbours: int, now: int
-    ) -> None:
-        amount = given.get((share.claim, share.index), 0)
+    def _write(self, share: HeldTime, amount: int, neighbours: int, now: int) -> None:
         if (amount, neighbours) == (0, share.neighbours) and not share.lent:
             return
-        try:
-            region.write_lent(
-                self._claims / share.claim,
-                share.index,
-                lent=amount,
-                until=now + int(VALID * 1e9) if amount else 0,
-                neighbours=neighbours,
-            )
-        except OSError:  # it is being taken away
-            return
+        self._regions.by_claim[share.claim].write_lent(
+            share.index,
+            lent=amount,
+            until=now + int(VALID * 1e9) if amount else 0,
+            neighbours=neighbours,
+        )
 
 
-def _neighbours(shares: Iterable[HeldTime], of: HeldTime) -> int:
-    return sum(1 for share in shares if share.uuid == of.uuid and share.claim != of.claim)
+def _neighbours(shares: Iterable[HeldTime]) -> Mapping[str, int]:
+    """Claims with a share of each card."""
+    return Counter(uuid for uuid, _ in {(share.uuid, share.claim) for share in shares})

@@ -60,7 +60,12 @@ class NodeLimiter:
         if cores:
             self.sampler.timed, self.sampler.on_time = times.cards, times.tell
         self.resizer = ShareResizer(
-            self.backend.claims, records=records, holds=holds, cores=cores, changed=changed
+            self.backend.claims,
+            records=records,
+            holds=holds,
+            cores=cores,
+            changed=changed,
+            written=self.lender.wake,
         )
         self.enlarged = partial(with_limits, self.backend.claims)
         """A claim's record with what its limits allow it, beyond its allocation."""

@@ -88,7 +88,7 @@ def uuid_text(raw: bytes) -> str:
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-_LOWER: Final = 0xFFFFFFFF
+LOWER: Final = 0xFFFFFFFF
 """Half of a word: where two figures share one."""
 ALIVE_FILES: Final = 32
 ALIVE: Final = tuple(f"alive.{number}" for number in range(ALIVE_FILES))
@@ -170,10 +170,10 @@ def allow(
             _put_time(policy, at, cores, time)
             policy[DEVICE_COUNT : DEVICE_COUNT + 4] = struct.pack("=I", count + 1)
         else:
-            _put(policy, at + CONTEXT, context_bytes)
-            if bool(_word(policy, at + RATE) & _LOWER) is not (time is not None):
-                _put_time(policy, at, _word(policy, at + CORES) & _LOWER, time)
-        _put(policy, SEQUENCE, _word(policy, SEQUENCE) + 1)
+            put(policy, at + CONTEXT, context_bytes)
+            if bool(word(policy, at + RATE) & LOWER) is not (time is not None):
+                _put_time(policy, at, word(policy, at + CORES) & LOWER, time)
+        put(policy, SEQUENCE, word(policy, SEQUENCE) + 1)
 
 
 def change(
@@ -189,22 +189,22 @@ def change(
             if policy[at : at + 16] != wanted:
                 continue
             before = bytes(policy[at : at + DEVICE.size])
-            _put(policy, at + LIMIT, UNLIMITED if limit is None else limit)
+            put(policy, at + LIMIT, UNLIMITED if limit is None else limit)
             _put_time(policy, at, cores, time)
             if again or bytes(policy[at : at + DEVICE.size]) != before:
-                _put(policy, SEQUENCE, _word(policy, SEQUENCE) + 1)
-            return _word(policy, SEQUENCE)
+                put(policy, SEQUENCE, word(policy, SEQUENCE) + 1)
+            return word(policy, SEQUENCE)
     raise NodeError(f"{folder}: the claim has no share of {uuid}")
 
 
 def _put_time(policy: mmap.mmap, at: int, cores: int, time: TimeShare | None) -> None:
     """What is lent ends where the share is another one now."""
     time = time or TimeShare(0)
-    elastic, rate = _word(policy, at + NEIGHBOURS) >> 32, _word(policy, at + RATE)
-    _put(policy, at + CORES, cores | time.priority << 32)
-    if (rate & _LOWER, elastic) != (time.rate, time.elastic):
-        _put(policy, at + RATE, time.rate)
-        _put(policy, at + NEIGHBOURS, _word(policy, at + NEIGHBOURS) & _LOWER | time.elastic << 32)
+    elastic, rate = word(policy, at + NEIGHBOURS) >> 32, word(policy, at + RATE)
+    put(policy, at + CORES, cores | time.priority << 32)
+    if (rate & LOWER, elastic) != (time.rate, time.elastic):
+        put(policy, at + RATE, time.rate)
+        put(policy, at + NEIGHBOURS, word(policy, at + NEIGHBOURS) & LOWER | time.elastic << 32)
 
 
 def write_unaccounted(folder: Path, uuid: str, unseen: int, *, context_bytes: int | None = None) -> None:
@@ -215,75 +215,17 @@ def write_unaccounted(folder: Path, uuid: str, unseen: int, *, context_bytes: in
         for index in range(struct.unpack_from("=I", policy, DEVICE_COUNT)[0]):
             at = device_at(index)
             if policy[at : at + 16] == wanted:
-                _put(policy, at + UNSEEN, min(unseen, PLAUSIBLE))
+                put(policy, at + UNSEEN, min(unseen, PLAUSIBLE))
                 if context_bytes is not None:
-                    _put(policy, at + CONTEXT, context_bytes)
+                    put(policy, at + CONTEXT, context_bytes)
                 return
     raise NodeError(f"{folder}: the claim has no share of {uuid}")
-
-
-def write_lent(folder: Path, index: int, *, lent: int, until: int, neighbours: int) -> None:
-    """Set what device time the claim may use of its GPU number `index` beyond its rate: `lent` in 1/100 %,
-    until that time of CLOCK_MONOTONIC in ns, 0: nothing; and how many other claims have a share of the GPU.
-    Raises OSError."""
-    with _written(folder) as policy:
-        at = device_at(index)
-        _put(policy, at + LENT_UNTIL, until)
-        _put(policy, at + RATE, _word(policy, at + RATE) & _LOWER | lent << 32)
-        _put(policy, at + NEIGHBOURS, _word(policy, at + NEIGHBOURS) >> 32 << 32 | neighbours)
-
-
-class PolicyFile:
-    """A claim's policy, kept mapped by who writes it several times a second. Raises OSError where it is not
-    there, NodeError for one of another version."""
-
-    def __init__(self, folder: Path) -> None:
-        with (folder / "policy").open("r+b") as file:
-            found = os.fstat(file.fileno())
-            self.file = _identity(found)
-            head = struct.unpack("=QII", file.read(16).ljust(16, b"\0"))
-            if found.st_size < POLICY_BYTES or head != (POLICY_MAGIC, VERSION, POLICY_BYTES):
-                raise NodeError(f"{folder / 'policy'}: not a region of version {VERSION}")
-            self._policy = mmap.mmap(file.fileno(), POLICY_BYTES)
-
-    def rates(self) -> list[tuple[str, int]]:
-        """The claim's GPUs by UUID, in order, and the rate of each."""
-        count = min(struct.unpack_from("=I", self._policy, DEVICE_COUNT)[0], DEVICES_MAX)
-        devices = (DEVICE.unpack_from(self._policy, device_at(index)) for index in range(count))
-        return [(uuid_text(raw), rate) for raw, _, _, _, _, _, rate, *_ in devices]
-
-    def allowed(self, index: int) -> int:
-        """Of the time of its GPU number `index`, in 1/100 %: its rate, or what it is lent now."""
-        word = _word(self._policy, device_at(index) + RATE)
-        return max(word & _LOWER, word >> 32)
-
-    def is_of(self, folder: Path) -> bool:
-        """Whether that is where the policy is: it may be gone, and another made."""
-        try:
-            return _identity((folder / "policy").stat()) == self.file
-        except OSError:
-            return False
-
-    def write_seen_time(self, index: int, *, device_time: int, until: int) -> None:
-        """Set how long the node has seen the claim's kernels on its GPU number `index`, in ns, and until
-        when, in ns of a clock of its choice. `device_time` smaller than before says that it has begun
-        anew."""
-        at = device_at(index)
-        _put(self._policy, at + DEVICE_TIME, device_time)
-        _put(self._policy, at + SEEN_UNTIL, until)
-
-    def close(self) -> None:
-        self._policy.close()
-
-
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
 
 
 def write_outside(folder: Path, count: int) -> None:
     """Set how many processes compute on the claim's cards without a slot. Raises OSError."""
     with _written(folder) as policy:
-        _put(policy, OUTSIDE, count)
+        put(policy, OUTSIDE, count)
 
 
 def write_host_pid(folder: Path, *, slot: int, generation: int, pid: int) -> bool:
@@ -299,14 +241,15 @@ def write_host_pid(folder: Path, *, slot: int, generation: int, pid: int) -> boo
     return True
 
 
-_one_writer: Final = threading.Lock()
+one_writer: Final = threading.Lock()
+"""Figures that share a word are written by several loops."""
 
 
 @contextmanager
 def _written(folder: Path) -> Iterator[mmap.mmap]:
-    """The policy, for one thread at a time: figures that share a word are written by several loops."""
+    """The policy, for one thread at a time."""
     with (
-        _one_writer,
+        one_writer,
         (folder / "policy").open("r+b") as file,
         mmap.mmap(file.fileno(), POLICY_BYTES) as policy,
     ):
@@ -317,12 +260,12 @@ def device_at(index: int) -> int:
     return POLICY.size + index * DEVICE.size
 
 
-def _word(policy: mmap.mmap, at: int) -> int:
+def word(policy: mmap.mmap, at: int) -> int:
     word: int = struct.unpack_from("=Q", policy, at)[0]
     return word
 
 
-def _put(policy: mmap.mmap, at: int, value: int) -> None:
+def put(policy: mmap.mmap, at: int, value: int) -> None:
     policy[at : at + 8] = struct.pack("=Q", value)
 
 

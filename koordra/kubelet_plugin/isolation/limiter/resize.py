@@ -66,7 +66,7 @@ States = Mapping[tuple[str, int], ResizeState]
 class ShareResizer(Wakeable):
     """`claims` is the folder with one folder per claim; `holds`: the DeviceHolds of resized claims of this
     node, None while they are not known; `cores`: whether device time is limited on this node; `changed` is
-    called when a state is another."""
+    called when a state is another, `written` when limits are."""
 
     failed = "shares_not_resized"
 
@@ -78,6 +78,7 @@ class ShareResizer(Wakeable):
         holds: Callable[[], Iterable[Object] | None],
         cores: bool,
         changed: Callable[[], None] = lambda: None,
+        written: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -85,7 +86,7 @@ class ShareResizer(Wakeable):
         self._claims = claims
         self._records, self._holds = records, holds
         self._cores = cores
-        self._changed = changed
+        self._changed, self._written = changed, written
         self._told = dict[str, tuple[int, float]]()
         """By uid of a claim: the revision of which its processes were told, and since when."""
         self._failed = dict[str, str]()
@@ -96,7 +97,7 @@ class ShareResizer(Wakeable):
         if holds is None:
             return Pause(BRISK, SLOW)
         granted, states, pause = by_uid(holds), dict[tuple[str, int], ResizeState](), None
-        failed, now = dict[str, str](), self._clock()
+        failed, now, told = dict[str, str](), self._clock(), dict(self._told)
         for record in self._records():
             if record.state is not State.COMPLETED:
                 continue
@@ -108,7 +109,9 @@ class ShareResizer(Wakeable):
                     log.warning("share_not_resized", claim=str(record.ref), error=text)
                 pause = SLOW
         self._failed = failed
-        self._told = {uid: told for uid, told in self._told.items() if uid in granted}
+        self._told = {uid: at for uid, at in self._told.items() if uid in granted}
+        if self._told != told:
+            self._written()
         before, self.states = self.states, states
         if states != before:
             self._changed()

@@ -20,16 +20,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from koordra.errors import NodeError
+from koordra.kubelet_plugin.isolation.limiter.open_region import OpenRegion, OpenRegions
 from koordra.kubelet_plugin.isolation.limiter.overtime import OverTime, TimeExcess
-from koordra.kubelet_plugin.isolation.limiter.region import PolicyFile
+from koordra.kubelet_plugin.isolation.limiter.region import uuid_text
 from koordra.kubelet_plugin.sampling.device_time import SeenTime
 from koordra.kubelet_plugin.sampling.host_processes import Process
-
-LOOKED_UP: Final = 1.0
-"""Seconds for which it is remembered which claims have a part of which card."""
 
 
 class _Share(NamedTuple):
@@ -43,10 +40,7 @@ class SeenTimes:
     """`claims` is the folder with one folder per claim. For one thread; `over`, by claim, for any."""
 
     def __init__(self, claims: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._claims = claims
-        self._clock = clock
-        self._looked_at = -LOOKED_UP
-        self._policies: dict[str, PolicyFile] = {}
+        self._regions = OpenRegions(claims, clock=clock)
         self._shares: dict[str, tuple[_Share, ...]] = {}
         self._told: dict[_Share, int] = {}
         self._excess: dict[_Share, TimeExcess] = {}
@@ -54,38 +48,27 @@ class SeenTimes:
 
     def cards(self) -> Collection[str]:
         """Those of which a claim has an enforced part."""
-        now = self._clock()
-        if now - self._looked_at >= LOOKED_UP:
-            self._looked_at = now
-            self._look_up()
+        before = self._regions.by_claim
+        if self._regions.look_up():
+            self._keep_shares(before)
         return self._shares.keys()
 
-    def _look_up(self) -> None:
+    def _keep_shares(self, before: Mapping[str, OpenRegion]) -> None:
+        """What is known of a share is of its region: another one begins anew."""
+        now = self._regions.by_claim
         shares = defaultdict[str, list[_Share]](list)
-        policies: dict[str, PolicyFile] = {}
-        for folder in sorted(self._claims.iterdir()) if self._claims.is_dir() else ():
-            known = self._policies.get(folder.name)
-            try:
-                policy = known if known is not None and known.is_of(folder) else PolicyFile(folder)
-            except (OSError, NodeError):  # it comes, goes, or is another koordra's
-                continue
-            policies[folder.name] = policy
-            for at, (uuid, rate) in enumerate(policy.rates()):
+        for claim, region in now.items():
+            for at, (raw, _, _, _, _, _, rate, *_) in enumerate(region.devices()):
                 if rate:
-                    shares[uuid].append(_Share(folder.name, at))
-        kept = {share for of in shares.values() for share in of}
-        self._told = {
-            share: ns
-            for share, ns in self._told.items()
-            if share in kept and policies[share.claim] is self._policies.get(share.claim)
+                    shares[uuid_text(raw)].append(_Share(claim, at))
+        kept = {
+            share for of in shares.values() for share in of if now[share.claim] is before.get(share.claim)
         }
-        self._excess = {share: each for share, each in self._excess.items() if share in self._told}
+        self._told = {share: ns for share, ns in self._told.items() if share in kept}
+        self._excess = {share: each for share, each in self._excess.items() if share in kept}
         held = {(share.claim, uuid) for uuid, of in shares.items() for share in of}
         self.over = {claim: each for claim, each in self.over.items() if (claim, each.uuid) in held}
-        for claim, policy in self._policies.items():
-            if policies.get(claim) is not policy:
-                policy.close()
-        self._policies, self._shares = policies, {uuid: tuple(of) for uuid, of in shares.items()}
+        self._shares = {uuid: tuple(of) for uuid, of in shares.items()}
 
     def tell(self, uuid: str, seen: SeenTime, owners: Mapping[int, Process]) -> None:
         shares = self._shares.get(uuid, ())
@@ -100,11 +83,11 @@ class SeenTimes:
         for share in shares:
             anew = seen.began or share not in self._told or share.claim in mixed
             self._told[share] = 0 if anew else self._told[share] + ns[share.claim]
-            policy = self._policies[share.claim]
-            policy.write_seen_time(share.at, device_time=self._told[share], until=seen.until)
+            region = self._regions.by_claim[share.claim]
+            region.write_seen_time(share.at, device_time=self._told[share], until=seen.until)
             known = None if anew else self._excess.get(share)
             self._excess[share] = (known or TimeExcess(seen.until, seen.until)).later(
-                seen.until, seen=0 if known is None else ns[share.claim], allowed=policy.allowed(share.at)
+                seen.until, seen=0 if known is None else ns[share.claim], allowed=region.allowed(share.at)
             )
         self._judge(uuid, shares)
 
