@@ -38,8 +38,7 @@ from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload import Workload, expected
 from koordra.simulation.machine_cluster import MachineCluster, PodPlacement
 from koordra.topology import presets
-from koordra.topology.presets.mig import mig_profiles
-from tests.machines.placements import with_every_placement
+from koordra.topology.presets.mig import cards, mig_profiles
 
 NODES = 20
 SEEDS = tuple(range(1001, 1011))
@@ -59,14 +58,17 @@ def published() -> list[dict[str, Any]]:
     """What the kubelet plugin of a node of eight cut cards would publish."""
     machine = presets.load(MACHINE).machine(serial="a")
     profiles = mig_profiles({"mig_profiles": CARD})
-    gpus = tuple(replace(gpu, mig_enabled=True, mig_profiles=profiles) for gpu in machine.gpus)
+    count = cards()[CARD]["multiprocessors"]
+    gpus = tuple(
+        replace(gpu, mig_enabled=True, mig_profiles=profiles, multiprocessors=count) for gpu in machine.gpus
+    )
     return build_slices(
-        with_every_placement(replace(machine, gpus=gpus)),
+        replace(machine, gpus=gpus),
         node_name="n",
         node_uid="n",
         mode="joint",
         generation=1,
-        offering=replace(WITHOUT_POLICY, mig=True),
+        offering=replace(WITHOUT_POLICY, mig=True, mig_on_demand=True),
     )
 
 

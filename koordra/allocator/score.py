@@ -19,9 +19,10 @@ to symmetry (`symmetry.py` relies on it).
     10      broken groups: free GPUs left in groups that were whole and no longer are: switch groups and
             partitions of two (times 4), NUMA nodes and partitions of four (times 1); a GPU without a switch
             above it is grouped by its root
-    1       destroyed places: of each card of which a part is taken, thousandths of its parts, by size, that
-            can no longer be taken (`partitionable_gpu`); so that a small MIG slice goes where no large one
-            can
+    1       destroyed places: of each card of which a part is taken, thousandths of its parts, by the square
+    of
+            their size, that can no longer be taken (`partitionable_gpu`); so that a small MIG slice goes
+            where no large one can
     1       leftover: what stays free of shared devices in use, in thousandths (best fit), and of the node's
             GPUs
 

@@ -70,10 +70,13 @@ class Gpu:
     """One GPU. ``uuid``, ``memory_bytes`` and ``node`` must be known for it to be offered.
 
     ``node`` is ``/dev/nvidia<minor>``; ``graphics_nodes`` (DRM) belong to the card too: they are guarded, and
-    not given out. ``mig_enabled`` None means that the card cannot be partitioned, or that it is not known.
-    ``faults`` say why nothing should be placed on the card now (``Xid79``, ``GpuLost``); ``recovered`` is the
-    driver's own word that the card needs no recovery, None where it does not say. ``errors`` counts what went
-    wrong on the card by kind (``ecc_corrected``), for metrics.
+    not given out. ``multiprocessors`` are all that the card has, in MIG mode too. ``mig_enabled`` None means
+    that the card cannot be partitioned, or that it is not known. ``mig_halves`` are profile id, start and
+    size of GPU instances that are no MIG devices, since they have no compute instance or several: they take
+    their slices all the same; None where the driver does not list them. ``faults`` say why nothing should be
+    placed on the card now (``Xid79``, ``GpuLost``); ``recovered`` is the driver's own word that the card
+    needs no recovery, None where it does not say. ``errors`` counts what went wrong on the card by kind
+    (``ecc_corrected``), for metrics.
     """
 
     location: Location
@@ -84,6 +87,7 @@ class Gpu:
     memory_bytes: int | None = None
     architecture: str | None = None
     compute_capability: str | None = None
+    multiprocessors: int | None = None
     mig_enabled: bool | None = None
     nvlinks: tuple[NvLink, ...] = ()
     node: DeviceNode | None = None
@@ -91,6 +95,7 @@ class Gpu:
     disputed: tuple[str, ...] = ()
     mig_profiles: tuple[MigProfile, ...] = ()
     mig_instances: tuple[MigInstance, ...] = ()
+    mig_halves: tuple[tuple[int, int, int], ...] | None = ()
     fabric: FabricInfo | None = None
     faults: tuple[str, ...] = ()
     recovered: bool | None = None

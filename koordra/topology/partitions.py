@@ -20,9 +20,11 @@ MIG_PROFILE = re.compile(r"[0-9]{1,2}g\.[0-9]{1,4}gb(?:[+-][a-z]+(?:\.[a-z]+)*)?
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
-    """One kind of instance. ``id`` is NVML's; ``most`` is how many of it a card holds at once.
+    """One kind of instance. ``id`` is what NVML makes and lists instances by, not the number that profiles
+    are asked for with; ``most`` is how many of it a card holds at once.
 
-    ``placements`` are the legal ``(start, size)`` in memory slices; the engines are counts per instance.
+    ``placements`` are the legal ``(start, size)`` in memory slices; the engines are counts per instance, and
+    so are the ``multiprocessors`` of one with a compute instance that covers it (0: not known).
     """
 
     id: int
@@ -31,6 +33,7 @@ class MigProfile:
     compute_slices: int
     most: int
     placements: tuple[tuple[int, int], ...]
+    multiprocessors: int = 0
     copy_engines: int = 0
     decoders: int = 0
     encoders: int = 0

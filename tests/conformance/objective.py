@@ -160,8 +160,8 @@ def broken(machine: Machine, held: set[str]) -> int:
 
 
 def destroyed(machine: Machine, chosen: set[str]) -> int:
-    """Per card of which a part is chosen: thousandths of its parts, by size, that could be taken before and
-    no longer can."""
+    """Per card of which a part is chosen: thousandths of its parts, by the square of their size, that could
+    be taken before and no longer can."""
     total = 0
     for name in {name for device in chosen for name in machine.takes(device)}:
         parts = {
@@ -169,7 +169,8 @@ def destroyed(machine: Machine, chosen: set[str]) -> int:
         }
         before = machine.touched & set(parts)
         lost = possible(machine, name, parts, before) - possible(machine, name, parts, before | chosen)
-        total += 1000 * lost // sum(size(machine, name, device, takes) for device, takes in parts.items())
+        every = sum(size(machine, name, device, takes) ** 2 for device, takes in parts.items())
+        total += 1000 * lost // every
     return total
 
 
@@ -179,7 +180,7 @@ def possible(machine: Machine, name: str, parts: dict[str, dict[str, Fraction]],
         for counter, amount in parts[device].items():
             left[counter] -= amount
     return sum(
-        size(machine, name, device, takes)
+        size(machine, name, device, takes) ** 2
         for device, takes in parts.items()
         if device not in taken and all(left[counter] >= amount for counter, amount in takes.items())
     )

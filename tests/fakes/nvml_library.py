@@ -20,6 +20,7 @@ from koordra.kubelet_plugin.discovery.nvml_gpus import ARCHITECTURES
 from koordra.topology.machine import Gpu, Machine
 from tests.fakes.native import BUILT, ROOT, make
 
+_CUDA_CORES = {"8.0": 64, "9.0": 128, "10.0": 128, "12.0": 128}
 SOURCE = ROOT / "native" / "test" / "nvml"
 
 
@@ -65,6 +66,7 @@ class FakeNvml:
             "KOORDRA_FAKE_NVML_MACHINE": str(self.folder / "machine"),
             "KOORDRA_FAKE_NVML_CONTROL": str(self.control),
             "KOORDRA_FAKE_NVML_NODE": str(self.node),
+            "KOORDRA_FAKE_NVML_STATE": str(self.folder / "state"),
             "PYTHONPATH": str(ROOT),
             **({"KOORDRA_FAKE_CUDA": str(self.world)} if self.world else {}),
         }
@@ -130,6 +132,7 @@ def described(gpu: Gpu, changes: dict[str, str]) -> Iterator[str]:
         "memory": gpu.memory_bytes,
         "architecture": numbers.get(gpu.architecture or "", 0),
         "compute": (gpu.compute_capability or "0.0").replace(".", " "),
+        "cores": gpu.multiprocessors and gpu.multiprocessors * _CUDA_CORES[gpu.compute_capability or ""],
         "mig": None if gpu.mig_enabled is None else f"{int(gpu.mig_enabled)} {int(gpu.mig_enabled)}",
         "fabric": f"{gpu.fabric.cluster} {gpu.fabric.clique} 3" if gpu.fabric else None,
         **changes,
@@ -148,6 +151,7 @@ def described(gpu: Gpu, changes: dict[str, str]) -> Iterator[str]:
         engines = (profile.copy_engines, profile.decoders, profile.encoders)
         more = (profile.jpeg_engines, profile.ofa_engines)
         numbers_of = (profile.memory_bytes >> 20, profile.compute_slices, profile.most, *engines, *more)
+        numbers_of += (profile.multiprocessors,)
         yield f"profile {index} {profile.id} {profile.name} {' '.join(map(str, numbers_of))}"
         yield from (f"placement {start} {size}" for start, size in profile.placements)
     for each in gpu.mig_instances:

@@ -10,10 +10,12 @@ as the mean of
 and, where neither is published, its largest part of any counter.
 
 Taking a part makes others impossible: those that overlap, and those for which too little of a counter is
-left. What a choice destroys on a card is the size of all parts that could be taken before and no longer can,
-its own among them, in thousandths of the size of all parts that the card has. It is least where a part hurts
-the large ones least: the first 1g of an empty card goes to the end that no 4g can have, and the next one
-beside it.
+left. What a choice destroys on a card are all parts that could be taken before and no longer can, its own
+among them, each by the square of its size, in thousandths of all parts that the card has. It is least where a
+part hurts the large ones least: the first 1g of an empty card goes to the end that no 4g can have, and the
+next one beside it. Squares, since of two places the one is to be taken that keeps more of the largest parts
+possible, and only where that is the same more of the next ones; by their sizes alone several small ones may
+count more.
 """
 
 from __future__ import annotations
@@ -62,13 +64,15 @@ def size_of(device: Device, takes: Counters, has: Counters) -> int:
 
 
 class _Part(NamedTuple):
+    """`worth` is its size, squared."""
+
     takes: Amounts
-    size: int
+    worth: int
 
 
 class _Card(NamedTuple):
-    """`parts` that nobody has, by position of the device; `left` of the counters before the choice; sizes of
-    what is possible, of all."""
+    """`parts` that nobody has, by position of the device; `left` of the counters before the choice; what is
+    possible is worth so much, and all parts."""
 
     parts: Mapping[int, _Part]
     left: Amounts
@@ -93,12 +97,12 @@ class PartitionableGpus:
             free = {at: part for at, part in here.items() if not state.busy[at]}
             left = {key[1]: left for key, left in state.counters[number].items() if key[0] == name}
             self._cards[card] = _Card(
-                free, left, _possible(free, left), sum(part.size for part in here.values())
+                free, left, _possible(free, left), sum(part.worth for part in here.values())
             )
             self._card_of |= dict.fromkeys(here, card)
 
     def destroyed(self, devices: Iterable[int]) -> int:
-        """Thousandths of what the cards of these devices have in parts that cannot be taken any more once
+        """Thousandths of what the parts of these devices' cards are worth that cannot be taken any more once
         these are taken."""
         if not self._cards:
             return 0
@@ -122,9 +126,9 @@ class PartitionableGpus:
 
 
 def _possible(parts: Mapping[int, _Part], left: Amounts) -> int:
-    """The size of all parts that could be taken next, each alone."""
+    """What all parts are worth that could be taken next, each alone."""
     return sum(
-        part.size
+        part.worth
         for part in parts.values()
         if all(left[name] >= amount for name, amount in part.takes.items())
     )
@@ -141,5 +145,7 @@ def _parts_of(pools: Sequence[Pool]) -> dict[_CardID, dict[int, _Part]]:
             ((name, takes),) = consumes.items()
             has = {key[1]: amount for key, amount in pools[number].counters.items() if key[0] == name}
             amounts = {counter: nano(amount) for counter, amount in takes.items()}
-            found.setdefault((number, name), {})[at] = _Part(amounts, size_of(offered.device, takes, has))
+            found.setdefault((number, name), {})[at] = _Part(
+                amounts, size_of(offered.device, takes, has) ** 2
+            )
     return found

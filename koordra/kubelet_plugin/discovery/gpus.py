@@ -91,6 +91,9 @@ def proc_driver_version(root: MachineRoot) -> str | None:
 _NVIDIA = "10de"
 _DISPLAY_CLASSES = 0x0300, 0x0302  # VGA controller, 3D controller
 
+NO_INSTANCE: Final = "the card is in MIG mode and has no instance"
+"""What is no problem on a node that makes instances on demand."""
+
 _REPORTED = {
     "uuid": "check that the NVIDIA driver is loaded for this card (nvidia-smi -L); it is not offered",
     "memory": "check that the NVML library is installed and answers (nvidia-smi -q -d MEMORY); it is not offered",
@@ -149,8 +152,7 @@ def _gpu(tree: PciTree, function: PciFunction, known: dict[str, int], *, nvml: G
         if value is None:
             report(field, "no source reports it", _REPORTED[field])
     if nvml.mig_enabled and not nvml.mig_instances:
-        what = "the card is in MIG mode and has no instance"
-        report("migMode", what, "make some (nvidia-smi mig -cgi ... -C) or disable MIG")
+        report("migMode", NO_INSTANCE, "make some (nvidia-smi mig -cgi ... -C) or disable MIG")
     path = f"/dev/nvidia{minor}"
     node = gpu_node(tree, path, known) if minor is not None else None
     if minor is not None and node is None:
@@ -225,10 +227,9 @@ def with_nodes(root: MachineRoot, gpu: Gpu, known: Capabilities) -> Gpu:
     """The card with the nodes of its instances, as far as they are certain."""
     found: list[MigInstance] = []
     for instance in gpu.mig_instances:
-        here = f"gpu{gpu.minor}/gi{instance.gpu_instance}"
         nodes = []
-        for path in (f"{here}/access", f"{here}/ci{instance.compute_instance}/access"):
-            answer = _capability_node(root, path, known)
+        ids = instance.gpu_instance, instance.compute_instance
+        for answer in instance_nodes(root, gpu.minor, *ids, known=known):
             if isinstance(answer, DeviceNode):
                 nodes.append(answer)
             else:
@@ -238,6 +239,22 @@ def with_nodes(root: MachineRoot, gpu: Gpu, known: Capabilities) -> Gpu:
                 )
         found.append(replace(instance, nodes=tuple(nodes)))
     return replace(gpu, mig_instances=tuple(found))
+
+
+def instance_nodes(
+    root: MachineRoot,
+    card: int | None,
+    gpu_instance: int,
+    compute_instance: int,
+    *,
+    known: Capabilities | None = None,
+) -> Iterator[DeviceNode | str]:
+    """The nodes of a GPU instance and of its compute instance, or why one is not known. `card` is its
+    minor."""
+    known = known or capabilities(root)
+    here = f"gpu{card}/gi{gpu_instance}"
+    for path in (f"{here}/access", f"{here}/ci{compute_instance}/access"):
+        yield _capability_node(root, path, known)
 
 
 def without_conflicts(root: MachineRoot, gpus: list[Gpu]) -> Iterator[Gpu]:

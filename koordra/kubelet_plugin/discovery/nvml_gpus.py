@@ -14,6 +14,7 @@ import ctypes
 import uuid
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 from koordra.kubelet_plugin.discovery.gpu_health import health, judge_fabric
 from koordra.kubelet_plugin.discovery.nvml_query import (
@@ -48,6 +49,10 @@ ARCHITECTURES = {
     10: "Blackwell",
     13: "Rubin",
 }
+
+# CUDA cores of a multiprocessor by compute capability, for what can be in MIG mode (NVIDIA's CUDA C++
+# Programming Guide, "Arithmetic Instructions": 32-bit floating-point results per clock cycle).
+_CUDA_CORES = {(8, 0): 64, (9, 0): 128, (10, 0): 128, (10, 3): 128, (12, 0): 128}
 
 _MIB = 1 << 20
 _MOST_PLACEMENTS = 64
@@ -110,6 +115,7 @@ def _gpu(card: NvmlQuery) -> Gpu:
     ask = card.ask
     state = health(card)
     capability = ask("cudaComputeCapability", "nvmlDeviceGetCudaComputeCapability")
+    cores = ask("cores", "nvmlDeviceGetNumGpuCores")
     gpu = Gpu(
         location=Location(card.bus_id),
         uuid=matching(UUID, text(ask("uuid", "nvmlDeviceGetUUID"))),
@@ -118,6 +124,9 @@ def _gpu(card: NvmlQuery) -> Gpu:
         memory_bytes=_usable_memory(card),
         architecture=ARCHITECTURES.get(ask("architecture", "nvmlDeviceGetArchitecture")),
         compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
+        multiprocessors=cores // _CUDA_CORES.get(tuple(capability), cores + 1) or None
+        if cores and capability
+        else None,
         nvlinks=nvlinks(card),
         fabric=fabric(card),
         recovered=state.recovered,
@@ -185,11 +194,13 @@ def _with_mig(gpu: Gpu, card: NvmlQuery) -> Gpu:
     if current != pending:
         card.problem("migMode", "a change of the MIG mode waits for a reset", "reset the GPU (nvidia-smi -r)")
     profiles, enabled = _profiles(card), current == nvml.NVML_DEVICE_MIG_ENABLE
+    instances = _instances(card, profiles) if enabled else ()
     return replace(
         gpu,
         mig_enabled=enabled,
         mig_profiles=profiles,
-        mig_instances=_instances(card, profiles) if enabled else (),
+        mig_instances=instances,
+        mig_halves=_halves(card, profiles, instances) if enabled else (),
     )
 
 
@@ -218,6 +229,7 @@ def _profiles(card: NvmlQuery) -> tuple[MigProfile, ...]:
                 compute_slices=info.sliceCount,
                 most=info.instanceCount,
                 placements=placements,
+                multiprocessors=info.multiprocessorCount,
                 copy_engines=info.copyEngineCount,
                 decoders=info.decoderCount,
                 encoders=info.encoderCount,
@@ -262,6 +274,35 @@ def _instances(card: NvmlQuery, profiles: tuple[MigProfile, ...]) -> tuple[MigIn
         else:
             whole.append(instance)
     return tuple(sorted(whole, key=lambda instance: (instance.start, instance.gpu_instance)))
+
+
+def _halves(
+    card: NvmlQuery, profiles: tuple[MigProfile, ...], whole: tuple[MigInstance, ...]
+) -> tuple[tuple[int, int, int], ...] | None:
+    """Profile id, start and size of the GPU instances that are none of `whole`. They have no MIG device, so
+    that they are asked for by profile. None where the driver does not say."""
+    known = {instance.gpu_instance for instance in whole}
+    found = []
+    for profile in profiles:
+        listed = gpu_instances(card, profile)
+        if listed is None:
+            return None
+        for instance in listed:
+            info = replace(card, handle=instance).ask("GPU instances", "nvmlGpuInstanceGetInfo")
+            if info is None:
+                return None
+            if info.id not in known:
+                found.append((profile.id, info.placement.start, info.placement.size))
+    return tuple(sorted(found))
+
+
+def gpu_instances(card: NvmlQuery, profile: MigProfile) -> list[Any] | None:
+    """The handles of the profile's GPU instances; None where the driver does not say."""
+    room = (card.nvml.c_nvmlGpuInstance_t * profile.most)()
+    count = ctypes.c_uint(0)
+    call, quiet = "nvmlDeviceGetGpuInstances", (card.nvml.NVML_ERROR_NO_PERMISSION,)
+    done = card.ask("GPU instances", call, profile.id, room, ctypes.byref(count), quiet=quiet)
+    return None if done is None else list(room[: count.value])
 
 
 def _instance(mig: NvmlQuery, card: NvmlQuery, index: int) -> MigInstance | None:

@@ -47,6 +47,15 @@ class DeviceGuardFile:
             self._machine = machine
             self._update(self._left)
 
+    def add(self, device: GuardedDevice) -> None:
+        """Guard also this one, which is there since just now; the next reading of the machine shows it.
+        Raises CheckpointError."""
+        with self._lock:
+            before = self._written
+            if before is not None and device not in before.devices:
+                others = tuple(each for each in before.devices if each.name != device.name)
+                self._write(with_absent(replace(before, devices=(*others, device)), before))
+
     def leave(self, types: frozenset[str]) -> None:
         """Guard all but the devices of these types (gpu, nic) from now on. Raises CheckpointError, and then
         guards as before."""

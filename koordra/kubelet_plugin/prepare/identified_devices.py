@@ -74,10 +74,14 @@ def _recorded(ref: ClaimRef, result: DeviceResult, inventory: NodeInventory) -> 
     match device:
         case Gpu(uuid=str(uuid), node=DeviceNode() as card):
             return replace(record, identity=uuid, uuid=uuid, nodes=(card,))
-        case MigDevice(gpu=Gpu(node=DeviceNode() as card), instance=MigInstance(uuid=str(uuid)) as instance):
+        case MigDevice(gpu=Gpu(node=DeviceNode() as card), instance=instance):
             # The card's own node comes first: an instance is opened through it, and its siblings share it.
-            nodes = (card, *instance.nodes)
-            return replace(record, type=names.TYPE_MIG, identity=device.identity, uuid=uuid, nodes=nodes)
+            # One that is still to be made gets its UUID and its own nodes then.
+            record = replace(record, type=names.TYPE_MIG, identity=device.identity, uuid="", nodes=(card,))
+            if isinstance(instance, MigInstance) and instance.uuid and instance.publishable:
+                return replace(record, uuid=instance.uuid, nodes=(card, *instance.nodes))
+            if inventory.offering.mig_on_demand:
+                return record
         case ImexNodes():
             return replace(record, type=names.TYPE_IMEX, nodes=(device.node(0),))
         case Nic(guid=str(guid), verbs=DeviceNode() as verbs):

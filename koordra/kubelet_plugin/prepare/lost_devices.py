@@ -109,7 +109,7 @@ def is_same(device: DeviceRecord, identity: str | None, inventory: NodeInventory
     if identity is None or device.identity == identity:
         return identity is not None
     part = inventory.device(device.device)
-    return isinstance(part, MigDevice) and device.identity == part.instance.uuid
+    return isinstance(part, MigDevice) and part.instance is not None and device.identity == part.instance.uuid
 
 
 def _is_unknown(name: str, inventory: NodeInventory) -> bool:

@@ -19,7 +19,9 @@ PF    functions, one for each virtual function         the PF, shared or not: al
 NVML does not report how many engines a card has. A profile of which a card holds n instances at once shows
 that it has at least n times the profile's, and the largest such number is taken.
 
-A GPU is offered whole or in parts as its current MIG mode says. A MIG instance is allocated whole; of its
+A GPU is offered whole or in parts as its current MIG mode says. Of a card in MIG mode its instances are
+offered, and on a node that makes them on demand every place that a profile has, with or without an instance;
+what is published does not change as those come and go. A MIG instance is allocated whole; of its
 capacities, ``memory`` is its own and ``cores`` its part of the card in percent, so that a request with an
 amount matches a share or an instance alike. A virtual function is allocated whole and has no capacity: it
 shares its port's bandwidth.
@@ -29,7 +31,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal
@@ -167,33 +169,41 @@ def capacity(value: str, *, default: str, least: str, step: str) -> Object:
 
 @dataclass(frozen=True, slots=True)
 class MigDevice:
-    """A MIG instance as it is published."""
+    """A MIG instance as it is published, or, without ``instance``, a place where one can be made."""
 
     gpu: Gpu
     profile: MigProfile
-    instance: MigInstance
+    start: int
+    size: int
+    instance: MigInstance | None = None
 
     @property
     def name(self) -> str:
-        return mig_name(self.gpu.name, self.profile.name, self.instance.start)
+        return mig_name(self.gpu.name, self.profile.name, self.start)
 
     @property
     def identity(self) -> str:
         """What stays when the instance is made again after a reset or a reboot: card, profile, placement.
         Its own UUID and the GPU instance's id do not."""
-        return f"{self.gpu.uuid}/{self.profile.name}/{self.instance.start}:{self.instance.size}"
+        return f"{self.gpu.uuid}/{self.profile.name}/{self.start}:{self.size}"
+
+    @property
+    def slices(self) -> frozenset[int]:
+        return frozenset(range(self.start, self.start + self.size))
 
     @property
     def counters(self) -> dict[str, int]:
-        start, size = self.instance.start, self.instance.size
         return {
-            **{f"memory-slice-{place}": 1 for place in range(start, start + size)},
+            **{f"memory-slice-{place}": 1 for place in self.slices},
             **{name: count for name, count in _engines(self.profile).items() if count},
         }
 
     @property
     def cores(self) -> int:
-        """Percent of the card's compute slices, rounded down."""
+        """Percent of the card's multiprocessors, rounded down: an H100 has 132, of which 1g.20gb has 26 and
+        seven 1g.10gb together 112. Where either number is not known, of its compute slices."""
+        if self.profile.multiprocessors and self.gpu.multiprocessors:
+            return 100 * self.profile.multiprocessors // self.gpu.multiprocessors
         return 100 * self.profile.compute_slices // max(1, gpu_counters(self.gpu).get("compute-slices", 1))
 
     @property
@@ -226,17 +236,45 @@ def gpu_counters(gpu: Gpu) -> dict[str, int]:
     return totals if len(totals) <= _MOST_COUNTERS else {}
 
 
-def mig_devices(gpu: Gpu) -> Iterator[MigDevice]:
-    """The card's publishable instances, by place, then by size, larger first."""
+def mig_devices(
+    gpu: Gpu, *, on_demand: bool = False, own: Collection[str] | None = None
+) -> Iterator[MigDevice]:
+    """The card's publishable instances, by place, then by size, larger first.
+
+    `on_demand`: also all places where one can be made, whether an instance of koordra's is in the way or not:
+    counters keep two that overlap from being given out. `own` are the identities of koordra's instances
+    (None: all that there are); where another's is, no place is offered.
+    """
     totals = gpu_counters(gpu)
     if not (gpu.certain and gpu.mig_enabled and totals):
         return
-    profiles = {profile.id: profile for profile in gpu.mig_profiles}
-    for each in sorted(gpu.mig_instances, key=lambda each: (each.start, -each.size, each.profile_id)):
-        if each.publishable and each.profile_id in profiles:
-            device = MigDevice(gpu, profiles[each.profile_id], each)
-            if all(count <= totals.get(name, 0) for name, count in device.counters.items()):
-                yield device
+    made = {(each.profile_id, each.start, each.size): each for each in gpu.mig_instances}
+    others: frozenset[int] = frozenset()
+    found = [
+        MigDevice(gpu, profile, start, size, made.get((profile.id, start, size)))
+        for profile in gpu.mig_profiles
+        for start, size in _places(profile, made)
+    ]
+    if on_demand and gpu.mig_halves is None:
+        on_demand = False
+    if own is not None:
+        occupied = {*made, *(gpu.mig_halves or ())}
+        mine = {(device.profile.id, device.start, device.size) for device in found if device.identity in own}
+        others = frozenset(
+            place for _, start, size in occupied - mine for place in range(start, start + size)
+        )
+    for device in sorted(found, key=lambda each: (each.start, -each.size, each.profile.id)):
+        if device.instance is not None:
+            offered = device.instance.publishable or (on_demand and others.isdisjoint(device.slices))
+        else:
+            offered = on_demand and others.isdisjoint(device.slices)
+        if offered and all(count <= totals.get(name, 0) for name, count in device.counters.items()):
+            yield device
+
+
+def _places(profile: MigProfile, made: Mapping[tuple[int, int, int], MigInstance]) -> list[tuple[int, int]]:
+    """The legal ones, and those where an instance is although nobody says that they are."""
+    return sorted({*profile.placements, *(place[1:] for place in made if place[0] == profile.id)})
 
 
 def function_counts(machine: Machine) -> dict[str, int]:

@@ -19,6 +19,7 @@ from koordra.api.devices import Device, read_device
 from koordra.api.objects import Fields, status_of
 from koordra.api.reader import Reader
 from koordra.errors import NodeError
+from koordra.kubelet_plugin.discovery.gpus import NO_INSTANCE
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.nvidia_driver.driver_files import NO_DRIVER, DriverFiles, DriverFilesSource
 from koordra.kubelet_plugin.nvidia_driver.driver_libraries import library_folders
@@ -91,13 +92,18 @@ class NodeInventory:
         )
 
     def device(self, name: str) -> NodeDevice | None:
-        """A card, NIC or virtual function, or a MIG instance that exists and is certain."""
+        """A card, NIC or virtual function, or a MIG instance that exists and is certain; where instances are
+        made on demand, also a place for one."""
         found = self.machine.device(name)
         if found is not None:
             return found
         if name == names.IMEX_DEVICE:
             return self.machine.imex
-        instances = (device for gpu in self.machine.gpus for device in mig_devices(gpu))
+        instances = (
+            device
+            for gpu in self.machine.gpus
+            for device in mig_devices(gpu, on_demand=self.offering.mig_on_demand)
+        )
         return next((device for device in instances if device.name == name), None)
 
     def place(self, name: str) -> topology.Device | None:
@@ -157,6 +163,10 @@ def inventory_of(
     discovery: Discovery, *, offering: Offering | None = None, without_imex: str = ""
 ) -> NodeInventory:
     offering = offering or Offering()
+    if offering.mig_on_demand:
+        discovery = replace(
+            discovery, problems=tuple(one for one in discovery.problems if one.problem != NO_INSTANCE)
+        )
     if without_imex:
         discovery = replace(discovery, machine=replace(discovery.machine, imex=None))
     devices = build_devices(discovery.machine, mode=names.MODE_JOINT, offering=offering)

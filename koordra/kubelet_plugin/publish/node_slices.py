@@ -31,7 +31,7 @@ Pure, except for a warning about a label that is not a mode.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -174,10 +174,12 @@ def node_slices(
     release: str = "",
     standings: tuple[Standing, ...] = (),
     absent: AbsentDevices = NO_ABSENT_DEVICES,
+    own: Collection[str] = (),
 ) -> Sequence[Object]:
     """Every slice of the pool; `mode` None follows the Node's label. `held` are the claims that hold devices
     although the API no longer knows them; `release`: how far NVIDIA's driver is released; `standings`: who
-    gives devices out; `absent`: devices that claims hold and that cannot be offered."""
+    gives devices out; `absent`: devices that claims hold and that cannot be offered; `own`: identities of the
+    MIG instances that claims hold."""
     slices = build_slices(
         inventory.machine,
         node_name=node_name,
@@ -186,6 +188,7 @@ def node_slices(
         generation=generation,
         offering=inventory.offering,
         absent=absent,
+        own=own,
     )
     cordons = ((cordon.device, cordon.taint) for cordon in cordons_of(node))
     types = {name: str(inventory.attributes(name).get(names.ATTR_TYPE)) for name in inventory.published}

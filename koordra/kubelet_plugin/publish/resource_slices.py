@@ -27,7 +27,7 @@ device, 64 bytes a string.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ from koordra.kubelet_plugin.publish.devices import (
     AbsentDevices,
     Counters,
     DeviceEntry,
+    MigDevice,
     Mode,
     Version,
     absent_device,
@@ -72,12 +73,13 @@ log = get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Offering:
     """What a node offers of its machine, by the operator's decision: how many shares a card takes, whether
-    the instances of cards in MIG mode, the virtual functions of NICs and IMEX channels are offered, what
-    isolates shares, by which names Multus finds NICs, and which faults of a device end its pods. Slices and
-    Prepare both follow it."""
+    the instances of cards in MIG mode (with `mig_on_demand` also those that can be made), the virtual
+    functions of NICs and IMEX channels are offered, what isolates shares, by which names Multus finds NICs,
+    and which faults of a device end its pods. Slices and Prepare both follow it."""
 
     slots_per_gpu: int = 16
     mig: bool = False
+    mig_on_demand: bool = False
     vfs: bool = False
     imex: bool = False
     isolation: IsolationPolicy = LIMITED
@@ -105,17 +107,23 @@ def build_slices(
     generation: int,
     offering: Offering = WITHOUT_POLICY,
     absent: AbsentDevices = NO_ABSENT_DEVICES,
+    own: Collection[str] | None = None,
 ) -> list[Object]:
     """The node's ResourceSlices at this generation; one empty slice if there is nothing to offer.
 
-    ``absent``: devices that claims hold and that cannot be offered; they are shown, with a taint.
+    ``absent``: devices that claims hold and that cannot be offered; they are shown, with a taint. ``own``:
+    identities of the MIG instances that koordra made.
     ``mode`` "joint" keeps kube-scheduler's allocator away (taint and ``allocator`` attribute), "native"
     leaves the devices to it. With ``node_uid`` the Node owns the slices, so that they go when it goes.
     """
-    devices = build_devices(machine, mode=mode, offering=offering)
-    devices += [
-        absent_device(name, faults, mode=mode, drain=offering.drain) for name, faults in absent.items()
-    ]
+    devices = build_devices(machine, mode=mode, offering=offering, own=own)
+    offered = {device["name"]: device for device in devices}
+    for name, faults in absent.items():
+        shown = absent_device(name, faults, mode=mode, drain=offering.drain)
+        if name in offered:  # the place of an instance that is gone
+            offered[name]["taints"] = shown["taints"]
+        else:
+            devices.append(shown)
     sets = [{"name": name, "counters": written(counters)} for name, counters in _counters(machine, offering)]
     bodies: list[Object] = [{"devices": part} for part in _parts(devices, DEVICES_PER_SLICE) or [[]]]
     bodies += [{"sharedCounters": part} for part in _parts(sets, COUNTER_SETS_PER_SLICE)]
@@ -176,9 +184,15 @@ def with_devices(slices: Sequence[Any], change: Callable[[Object], Object]) -> l
     ]
 
 
-def build_devices(machine: Machine, *, mode: Mode, offering: Offering = WITHOUT_POLICY) -> list[Object]:
+def build_devices(
+    machine: Machine,
+    *,
+    mode: Mode,
+    offering: Offering = WITHOUT_POLICY,
+    own: Collection[str] | None = None,
+) -> list[Object]:
     """The devices alone, in the order in which they are published."""
-    offered = *_gpus(machine, offering), *_nics(machine, offering), *_channels(machine, mode, offering)
+    offered = *_gpus(machine, offering, own), *_nics(machine, offering), *_channels(machine, mode, offering)
     return [document(device, mode=mode, drain=offering.drain) for device in offered]
 
 
@@ -216,7 +230,7 @@ def _slice_name(index: int, node_name: str) -> str:
     return f"{name[: _LONGEST_NAME - len(digest) - 1].rstrip('.-')}-{digest}"
 
 
-def _gpus(machine: Machine, offering: Offering) -> Iterator[DeviceEntry]:
+def _gpus(machine: Machine, offering: Offering, own: Collection[str] | None) -> Iterator[DeviceEntry]:
     domains, links, fabric = nvlink_domains(machine), published_links(machine.gpus), clique(machine)
     for gpu in machine.gpus:
         if gpu.publishable:
@@ -247,21 +261,28 @@ def _gpus(machine: Machine, offering: Offering) -> Iterator[DeviceEntry]:
                 shared=True,
                 consumes=(gpu.name, gpu_counters(gpu) if offering.mig else {}),
             )
-        for part in mig_devices(gpu) if offering.mig and not gpu.publishable else ():
+        for part in _parts_of(gpu, offering, own) if offering.mig and not gpu.publishable else ():
             yield DeviceEntry(
                 part.name,
                 gpu,
                 attributes={
                     **_gpu_attributes(machine, gpu),
                     names.ATTR_TYPE: names.TYPE_MIG,
-                    names.ATTR_UUID: part.instance.uuid,
+                    # One that is made on demand has another one each time.
+                    names.ATTR_UUID: part.instance.uuid
+                    if part.instance and not offering.mig_on_demand
+                    else None,
                     names.ATTR_PARENT: gpu.name,
                     names.ATTR_PROFILE: part.profile.name,
-                    names.ATTR_PLACEMENT_START: part.instance.start,
+                    names.ATTR_PLACEMENT_START: part.start,
                 },
                 capacity=part.capacity,
                 consumes=(gpu.name, part.counters),
             )
+
+
+def _parts_of(gpu: Gpu, offering: Offering, own: Collection[str] | None) -> Iterator[MigDevice]:
+    return mig_devices(gpu, on_demand=offering.mig_on_demand, own=own if offering.mig_on_demand else None)
 
 
 def _gpu_attributes(machine: Machine, gpu: Gpu) -> Object:

@@ -32,7 +32,7 @@ def device_names(machine: Machine) -> dict[str, frozenset[str]]:
     computed on through its instances alone."""
     found: dict[str, frozenset[str]] = {}
     for gpu in machine.gpus:
-        instances = {each.instance.uuid: each.name for each in mig_devices(gpu)}
+        instances = {each.instance.uuid: each.name for each in mig_devices(gpu) if each.instance}
         if gpu.uuid and not gpu.mig_enabled:
             found[gpu.uuid] = frozenset((gpu.name,))
         found |= {uuid: frozenset((gpu.name, name)) for uuid, name in instances.items() if uuid}

@@ -62,7 +62,7 @@ from koordra.topology.machine import (
     in_bus_order,
 )
 from koordra.topology.partitions import FabricInfo, ImexNodes
-from koordra.topology.presets.mig import mig_instances, mig_profiles
+from koordra.topology.presets.mig import mig_instances, mig_profiles, multiprocessors
 
 SCHEMA = "koordra.io/machine/v1"
 _MIB = 1 << 20
@@ -224,6 +224,7 @@ def _gpus(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
                 memory_bytes=entry["memory_mib"] * _MIB,
                 architecture=entry.get("architecture"),
                 compute_capability=entry.get("compute"),
+                multiprocessors=multiprocessors(entry),
                 mig_enabled=entry.get("mig"),
                 fabric=_fabric(entry),
                 nvlinks=tuple(sorted(links, key=lambda link: (link.peer, link.to_switch))),

@@ -6,15 +6,18 @@ Under a GPU, or under the defaults of all GPUs::
     mig_profiles: A100-SXM4-40GB          # one of the cards in mig_profiles.json
     mig_instances: [[1g.5gb, 0], [3g.20gb, 4]]    # profile, first memory slice
 
-The tables follow NVIDIA's MIG User Guide ("Supported MIG Profiles") and what ``nvidia-smi mig -lgip`` and
-``-lgipp`` print; memory differs by some MiB between driver versions.
+Each table names its sources: NVIDIA's MIG User Guide ("Supported MIG Profiles"), and what ``nvidia-smi mig
+-lgip`` and ``-lgipp`` print on such cards. A card's own answer always comes first: memory, and even the names
+of profiles, differ between drivers and boards. ``inferred`` lists what no source says of a profile (of twice
+the slices twice as much was taken); multiprocessors that no listing shows are left out.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -26,12 +29,14 @@ from koordra.topology.partitions import MigInstance, MigProfile
 _MIB = 1 << 20
 _TABLES = Path(__file__).parent / "mig_profiles.json"
 _IDENTITIES = uuid.UUID("0f0b4f3e-8a35-5b0a-8f0e-6d6967000000")
+_OF_TABLES = frozenset({"index", "inferred", "mebibytes", "placements"})
 _MOST_COMPUTE_INSTANCES, _MOST_GPU_INSTANCES = 8, 15
 
 
-def cards() -> dict[str, list[dict[str, Any]]]:
-    """The profiles of each card that there is a table for."""
-    found: dict[str, list[dict[str, Any]]] = json.loads(_TABLES.read_text(encoding="utf-8"))
+@cache
+def cards() -> Mapping[str, Mapping[str, Any]]:
+    """What is known of each card that there is a table for."""
+    found: dict[str, dict[str, Any]] = json.loads(_TABLES.read_text(encoding="utf-8"))
     return found
 
 
@@ -48,12 +53,18 @@ def mig_profiles(entry: Mapping[str, Any]) -> tuple[MigProfile, ...]:
             field="mig_profiles",
             remedy=f"one of {', '.join(sorted(known))}",
         )
-    return tuple(_profile(**row) for row in sorted(known[card], key=itemgetter("id")))
+    return tuple(_profile(row) for row in sorted(known[card]["profiles"], key=itemgetter("id")))
 
 
-def _profile(*, mebibytes: int, placements: Sequence[Sequence[int]], **row: Any) -> MigProfile:
-    places = tuple((start, size) for start, size in placements)
-    return MigProfile(memory_bytes=mebibytes * _MIB, placements=places, **row)
+def _profile(row: Mapping[str, Any]) -> MigProfile:
+    places = tuple((start, size) for start, size in row["placements"])
+    rest = {name: value for name, value in row.items() if name not in _OF_TABLES}
+    return MigProfile(memory_bytes=row["mebibytes"] * _MIB, placements=places, **rest)
+
+
+def multiprocessors(entry: Mapping[str, Any]) -> int | None:
+    """Those of the whole card that ``mig_profiles`` names."""
+    return cards().get(str(entry.get("mig_profiles")), {}).get("multiprocessors")
 
 
 def mig_instances(

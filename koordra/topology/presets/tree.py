@@ -269,6 +269,7 @@ def _nvml(machine: Machine) -> dict[str, object]:
 def _rare(gpu: Gpu) -> dict[str, object]:
     """What only some cards have."""
     return {
+        "multiprocessors": gpu.multiprocessors,
         "fabric": gpu.fabric and _fields(gpu.fabric),
         "faults": gpu.faults or None,
         "migProfiles": [_fields(one) for one in gpu.mig_profiles] or None,

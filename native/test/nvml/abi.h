@@ -13,12 +13,16 @@ enum {
     NVML_ERROR_UNINITIALIZED = 1,
     NVML_ERROR_INVALID_ARGUMENT = 2,
     NVML_ERROR_NOT_SUPPORTED = 3,
+    NVML_ERROR_NO_PERMISSION = 4,
     NVML_ERROR_NOT_FOUND = 6,
     NVML_ERROR_INSUFFICIENT_SIZE = 7,
     NVML_ERROR_DRIVER_NOT_LOADED = 9,
     NVML_ERROR_TIMEOUT = 10,
     NVML_ERROR_GPU_IS_LOST = 15,
+    NVML_ERROR_RESET_REQUIRED = 16,
+    NVML_ERROR_IN_USE = 19,
     NVML_ERROR_MEMORY = 20,
+    NVML_ERROR_INSUFFICIENT_RESOURCES = 23,
     NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
     NVML_ERROR_UNKNOWN = 999
 };
@@ -68,6 +72,17 @@ typedef struct {
 } nvmlGpuInstanceInfo_t;
 
 typedef struct {
+    unsigned version, id, slices, instances, multiprocessors;
+    unsigned copy_engines, decoders, encoders, jpeg_engines, ofa_engines;
+    char name[96];
+} nvmlComputeInstanceProfileInfo_v2_t;
+
+typedef struct {
+    void *device, *gpu_instance;
+    unsigned id, profile_id, start, size;
+} nvmlComputeInstanceInfo_t;
+
+typedef struct {
     unsigned multiprocessors, copy_engines, decoders, encoders, jpeg_engines, ofa_engines;
     unsigned gpu_instance_slices, compute_instance_slices;
     unsigned long long memory_mib;
@@ -108,6 +123,7 @@ _Static_assert(sizeof(nvmlProcessInfo_v2_t) == 24, "nvmlProcessInfo_v2_t");
 _Static_assert(sizeof(nvmlPciInfo_t) == 68, "nvmlPciInfo_t");
 _Static_assert(sizeof(nvmlMemory_v2_t) == 0x28, "nvmlMemory_v2_t");
 _Static_assert(sizeof(nvmlGpuInstanceProfileInfo_v2_t) == 0x98, "nvmlGpuInstanceProfileInfo_v2_t");
+_Static_assert(sizeof(nvmlComputeInstanceProfileInfo_v2_t) == 0x88, "nvmlComputeInstanceProfileInfo_v2_t");
 _Static_assert(sizeof(nvmlGpuFabricInfo_v2_t) == 0x24, "nvmlGpuFabricInfo_v2_t");
 _Static_assert(sizeof(nvmlFieldValue_t) == 40, "nvmlFieldValue_t");
 _Static_assert(sizeof(nvmlEventData_t) == 32, "nvmlEventData_t");

@@ -7,6 +7,9 @@
 /* The error that this call answers for this GPU (NULL: not about a GPU); NVML_SUCCESS where it goes well. */
 nvmlReturn_t control_error(const char *call, const struct gpu *gpu);
 
+/* What a call answers that did what it was asked for. */
+nvmlReturn_t control_late(void);
+
 struct state {
     unsigned percent, milliwatts;
     unsigned long long reasons, bytes;

@@ -45,8 +45,8 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
         struct gpu *each = &machine->gpus[index];
         if (!strcasecmp(each->uuid, uuid))
             found = gpu = each;
-        for (unsigned number = 0; number < each->instance_count; number++)
-            if (!strcasecmp(each->instances[number].uuid, uuid)) {
+        for (unsigned number = 0; number < INSTANCES_MAX; number++)
+            if (each->instances[number].gpu && !strcasecmp(each->instances[number].uuid, uuid)) {
                 gpu = each;
                 found = &each->instances[number];
             }
@@ -170,4 +170,11 @@ nvmlReturn_t nvmlDeviceGetFieldValues(void *device, int count, nvmlFieldValue_t 
             }
     }
     return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetNumGpuCores(void *device, unsigned *cores)
+{
+    GPU_OR_FAIL(gpu, device);
+    *cores = gpu->cores;
+    return gpu->cores ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }

@@ -27,9 +27,22 @@ struct gpu *machine_gpu(const void *handle)
 struct instance *machine_instance(const void *handle)
 {
     for (unsigned index = 0; opened && index < current->gpu_count; index++)
-        for (unsigned number = 0; number < current->gpus[index].instance_count; number++)
-            if (handle == &current->gpus[index].instances[number])
-                return &current->gpus[index].instances[number];
+        for (unsigned number = 0; number < INSTANCES_MAX; number++) {
+            struct instance *found = &current->gpus[index].instances[number];
+            if (handle == found)
+                return found->gpu ? found : NULL;
+        }
+    return NULL;
+}
+
+struct gpu_instance *machine_gpu_instance(const void *handle)
+{
+    for (unsigned index = 0; opened && index < current->gpu_count; index++)
+        for (unsigned number = 0; number < INSTANCES_MAX; number++) {
+            struct gpu_instance *found = &current->gpus[index].gpu_instances[number];
+            if (handle == found)
+                return found->gpu ? found : NULL;
+        }
     return NULL;
 }
 
@@ -61,6 +74,7 @@ nvmlReturn_t nvmlInitWithFlags(unsigned flags)
             return NVML_ERROR_MEMORY;
         if (machine_load(current) != 0)
             return NVML_ERROR_DRIVER_NOT_LOADED;
+        instances_load(current);
         node_open();
     }
     opened++;

@@ -6,12 +6,14 @@
  *   uuid GPU-...                 minor 0                   name NVIDIA H100 80GB HBM3
  *   memory 85520809984           architecture 9            compute 9 0
  *   mig 1 1                      current and pending mode
- *   profile 0 19 1g.10gb 9984 1 7 1 1 0 1 0     number, id, name, MiB, slices, most, engines: copy dec enc jpeg ofa
+ *   profile 0 19 1g.10gb 9984 1 7 1 1 0 1 0     number, id, name, MiB, slices, most, engines: copy dec enc jpeg ofa, and
+ *                              multiprocessors (may be left out)
  *   placement 0 1                of the last profile: start, size
  *   instance 7 0 19 4 1 1 MIG-.. GPU instance, compute instance, profile, start, size, compute slices, UUID
  *   link 0 switch 00000000:1A:00.0     link number, what it leads to (switch | gpu), where
  *   peer 00000000:2D:00.0        a GPU with peer access
  *   fabric 00112233-... 1 3 0    cluster, clique, state (3 is completed), health mask (may be left out)
+ *   cores 16896                  CUDA cores of the card
  *   reserved 578813952           of the memory, what the driver keeps for itself
  *   fields 230 0 144 1           number and value of each of NVML's fields that the GPU has
  */
@@ -59,9 +61,9 @@ static int read_profile(struct gpu *gpu, const char *rest)
     unsigned number;
     char name[32];
     nvmlGpuInstanceProfileInfo_v2_t info = {0};
-    if (sscanf(rest, "%u %u %31s %llu %u %u %u %u %u %u %u", &number, &info.id, name, &info.memory_mib, &info.slices,
+    if (sscanf(rest, "%u %u %31s %llu %u %u %u %u %u %u %u %u", &number, &info.id, name, &info.memory_mib, &info.slices,
                &info.instances, &info.copy_engines, &info.decoders, &info.encoders, &info.jpeg_engines,
-               &info.ofa_engines) != 11 ||
+               &info.ofa_engines, &info.multiprocessors) < 11 ||
         number >= PROFILES_MAX)
         return -1;
     snprintf(info.name, sizeof info.name, "MIG %s", name);
@@ -82,16 +84,41 @@ static int read_placement(struct gpu *gpu, const char *rest)
     return sscanf(rest, "%u %u", &place->start, &place->size) == 2 ? 0 : -1;
 }
 
+struct gpu_instance *gpu_instance_of(struct gpu *gpu, unsigned id)
+{
+    for (unsigned number = 0; number < INSTANCES_MAX; number++)
+        if (gpu->gpu_instances[number].gpu && gpu->gpu_instances[number].id == id)
+            return &gpu->gpu_instances[number];
+    return NULL;
+}
+
+struct gpu_instance *gpu_instance_room(struct gpu *gpu)
+{
+    for (unsigned number = 0; number < INSTANCES_MAX; number++)
+        if (!gpu->gpu_instances[number].gpu)
+            return &gpu->gpu_instances[number];
+    return NULL;
+}
+
+struct instance *instance_room(struct gpu *gpu)
+{
+    for (unsigned number = 0; number < INSTANCES_MAX; number++)
+        if (!gpu->instances[number].gpu)
+            return &gpu->instances[number];
+    return NULL;
+}
+
 static int read_instance(struct gpu *gpu, const char *rest)
 {
-    if (gpu->instance_count == INSTANCES_MAX)
+    struct instance *made = instance_room(gpu);
+    if (!made || sscanf(rest, "%u %u %u %u %u %u %95s", &made->gpu_instance, &made->compute_instance, &made->profile_id,
+                        &made->start, &made->size, &made->compute_slices, made->uuid) != 7)
         return -1;
-    struct instance *made = &gpu->instances[gpu->instance_count++];
     made->gpu = gpu;
-    return sscanf(rest, "%u %u %u %u %u %u %95s", &made->gpu_instance, &made->compute_instance, &made->profile_id,
-                  &made->start, &made->size, &made->compute_slices, made->uuid) == 7
-               ? 0
-               : -1;
+    struct gpu_instance *whole = gpu_instance_of(gpu, made->gpu_instance);
+    if (!whole && (whole = gpu_instance_room(gpu)))
+        *whole = (struct gpu_instance){gpu, made->gpu_instance, made->profile_id, made->start, made->size};
+    return whole ? 0 : -1;
 }
 
 static int read_link(struct gpu *gpu, const char *rest)
@@ -155,6 +182,8 @@ static int read_gpu_fact(struct gpu *gpu, const char *word, const char *rest)
         return read_link(gpu, rest);
     if (!strcmp(word, "fabric"))
         return read_fabric(gpu, rest);
+    if (!strcmp(word, "cores"))
+        return sscanf(rest, "%u", &gpu->cores) == 1 ? 0 : -1;
     if (!strcmp(word, "reserved"))
         return sscanf(rest, "%llu", &gpu->reserved) == 1 ? 0 : -1;
     if (!strcmp(word, "fields"))

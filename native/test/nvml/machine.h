@@ -25,10 +25,17 @@ struct profile {
     nvmlGpuInstancePlacement_t placements[PLACEMENTS_MAX];
 };
 
-/* One MIG device; its address is the handle of the MIG device and of its GPU instance. */
+/* One GPU instance, with compute instances or without; a place of the array that has none has no GPU. */
+struct gpu_instance {
+    struct gpu *gpu;
+    unsigned id, profile_id, start, size;
+};
+
+/* One compute instance, which is what a MIG device is: its address is the handle of both. A place of the array that has
+ * none has no GPU. `profile` is NVML's id of it. */
 struct instance {
     struct gpu *gpu;
-    unsigned gpu_instance, compute_instance, profile_id, start, size, compute_slices;
+    unsigned gpu_instance, compute_instance, profile_id, start, size, compute_slices, profile;
     char uuid[TEXT_MAX];
 };
 
@@ -37,13 +44,15 @@ struct gpu {
     char bus_id[32], uuid[TEXT_MAX], name[TEXT_MAX];
     unsigned minor, architecture, major_capability, minor_capability;
     unsigned long long memory, reserved;
+    unsigned cores;
     bool has_minor, has_mig, has_fabric;
     unsigned mig_current, mig_pending;
     struct link links[NVLINK_MAX];
     bool has_links;
-    unsigned profile_count, instance_count, peer_count;
+    unsigned profile_count, peer_count;
     struct profile profiles[PROFILES_MAX];
     struct instance instances[INSTANCES_MAX];
+    struct gpu_instance gpu_instances[INSTANCES_MAX];
     char peers[PEERS_MAX][32];
     unsigned char cluster[16];
     unsigned clique, fabric_state, fabric_health;
@@ -69,5 +78,20 @@ struct gpu *machine_gpu(const void *handle);
 
 /* MIG device of a handle; NULL for anything else. */
 struct instance *machine_instance(const void *handle);
+
+/* GPU instance of a handle; NULL for anything else. */
+struct gpu_instance *machine_gpu_instance(const void *handle);
+
+/* The GPU instance with this id, NULL where there is none. */
+struct gpu_instance *gpu_instance_of(struct gpu *gpu, unsigned id);
+
+const struct profile *profile_of(const struct gpu *gpu, unsigned id);
+
+/* A place for one more, NULL where all are taken. */
+struct gpu_instance *gpu_instance_room(struct gpu *gpu);
+struct instance *instance_room(struct gpu *gpu);
+
+/* What MIG calls changed in earlier processes (instances.c). */
+void instances_load(struct machine *machine);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static const struct profile *profile_of(const struct gpu *gpu, unsigned id)
+const struct profile *profile_of(const struct gpu *gpu, unsigned id)
 {
     for (unsigned number = 0; number < gpu->profile_count; number++)
         if (gpu->profiles[number].info.id == id)
@@ -72,7 +72,10 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, v
     FAIL_AS_TOLD(gpu);
     if (!gpu)
         return NVML_ERROR_INVALID_ARGUMENT;
-    *found = index < gpu->instance_count ? &gpu->instances[index] : NULL;
+    *found = NULL;
+    for (unsigned number = 0; number < INSTANCES_MAX && !*found; number++)
+        if (gpu->instances[number].gpu && index-- == 0)
+            *found = &gpu->instances[number];
     return *found ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
 
@@ -121,20 +124,19 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceById(void *device, unsigned id, void **foun
     FAIL_AS_TOLD(gpu);
     if (!gpu)
         return NVML_ERROR_INVALID_ARGUMENT;
-    for (unsigned index = 0; index < gpu->instance_count; index++)
-        if (gpu->instances[index].gpu_instance == id) {
-            *found = &gpu->instances[index];
-            return NVML_SUCCESS;
-        }
-    return NVML_ERROR_NOT_FOUND;
+    *found = gpu_instance_of(gpu, id);
+    return *found ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
 
 nvmlReturn_t nvmlGpuInstanceGetInfo(void *handle, nvmlGpuInstanceInfo_t *info)
 {
-    INSTANCE_OR_FAIL(instance, handle);
+    struct gpu_instance *instance = machine_gpu_instance(handle);
+    FAIL_AS_TOLD(instance ? instance->gpu : NULL);
+    if (!instance)
+        return NVML_ERROR_INVALID_ARGUMENT;
     *info = (nvmlGpuInstanceInfo_t){
         .device = instance->gpu,
-        .id = instance->gpu_instance,
+        .id = instance->id,
         .profile_id = instance->profile_id,
         .placement = {instance->start, instance->size},
     };

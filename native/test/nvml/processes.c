@@ -14,8 +14,8 @@
 static bool on_device(const struct gpu *gpu, const struct instance *instance, const char *uuid, const struct instance **where)
 {
     *where = NULL;
-    for (unsigned number = 0; number < gpu->instance_count; number++)
-        if (!strcasecmp(gpu->instances[number].uuid, uuid))
+    for (unsigned number = 0; number < INSTANCES_MAX; number++)
+        if (gpu->instances[number].gpu && !strcasecmp(gpu->instances[number].uuid, uuid))
             *where = &gpu->instances[number];
     return instance ? *where == instance : *where || !strcasecmp(gpu->uuid, uuid);
 }

@@ -161,7 +161,7 @@ def test_a_scope_that_had_to_be_relaxed_costs_a_hundred_thousand_million() -> No
     )
 
 
-def test_destroyed_places_are_thousandths_of_the_card_by_size() -> None:
+def test_destroyed_places_are_thousandths_of_the_card_by_the_square_of_their_size() -> None:
     parts = [("1g.10gb", 0, 1, 1), ("1g.10gb", 1, 1, 1), ("2g.20gb", 0, 2, 2)]
     devices, counters = cut_card(0, parts, slices=2, compute=2, place=place("a", "r", 0))
     card = [node(), slice_of(devices), counters_of([counters])]
@@ -172,9 +172,9 @@ def test_destroyed_places_are_thousandths_of_the_card_by_size() -> None:
         wanted = {"cel": {"expression": f'device.attributes["koordra.io"].uuid == "{uuid}"'}}
         return request("part", "mig", selectors=[wanted])
 
-    # A small one goes itself, and so does the large one over both: 1 + 2 of 1 + 1 + 2. Of three devices two
+    # A small one goes itself, and so does the large one over both: 1 + 4 of 1 + 1 + 4. Of three devices two
     # are left.
-    assert cost(card, part("MIG-0-1g.10gb-1")) == 750 + 666
+    assert cost(card, part("MIG-0-1g.10gb-1")) == 833 + 666
     assert cost(card, part("MIG-0-2g.20gb-0")) == 1000 + 666
 
 
@@ -186,7 +186,7 @@ def test_a_card_in_parts_is_found_behind_the_devices_of_another_pool() -> None:
         entry["spec"]["pool"]["resourceSliceCount"] = 2
     before = slice_of([gpu(1, place=place("b", "s", 0)), gpu(2, place=place("c", "t", 0))])
     before["metadata"]["name"], before["spec"]["pool"]["name"] = "00002-koordra.io-node-1", "a pool"
-    # Of 1 + 2 nothing is left on the card; of four devices three are.
+    # Of 1 + 4 nothing is left on the card; of four devices three are.
     assert cost([node(), before, *card], request("part", "mig", capacity={"memory": "20Gi"})) == 1000 + 750
 
 

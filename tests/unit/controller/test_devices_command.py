@@ -22,7 +22,6 @@ from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, node
 from tests.machines.catalogue import machine
-from tests.machines.placements import with_every_placement
 
 
 def slices(name: str, of: str, mode: Any = names.MODE_JOINT) -> list[dict[str, Any]]:
@@ -34,12 +33,12 @@ def uncut(name: str) -> list[dict[str, Any]]:
     made = machine("mig-a100")
     card = replace(made.gpus[0], mig_instances=())
     return build_slices(
-        with_every_placement(replace(made, gpus=(card,), nics=())),
+        replace(made, gpus=(card,), nics=()),
         node_name=name,
         node_uid=None,
         mode=names.MODE_JOINT,
         generation=1,
-        offering=replace(WITHOUT_POLICY, mig=True),
+        offering=replace(WITHOUT_POLICY, mig=True, mig_on_demand=True),
     )
 
 

@@ -16,7 +16,6 @@ from koordra.placement.policy.workload_table import LearnedTable
 from koordra.simulation.fleet import Fleet
 from koordra.topology import presets
 from koordra.topology.presets.mig import mig_profiles
-from tests.machines.placements import with_every_placement
 
 
 def drifted(fleet: Fleet) -> list[Request]:
@@ -32,12 +31,12 @@ def mig_layout(card: str) -> Layout:
     machine = presets.load("dgx-a100").machine(serial="a")
     gpu = replace(machine.gpus[0], mig_enabled=True, mig_profiles=mig_profiles({"mig_profiles": card}))
     slices = build_slices(
-        with_every_placement(replace(machine, gpus=(gpu,), nics=())),
+        replace(machine, gpus=(gpu,), nics=()),
         node_name="n",
         node_uid="n",
         mode="joint",
         generation=1,
-        offering=replace(WITHOUT_POLICY, mig=True),
+        offering=replace(WITHOUT_POLICY, mig=True, mig_on_demand=True),
     )
     (found,) = devices_of_pools(read_inventory(slices).pools({"metadata": {"name": "n"}})).kind.layouts
     assert found is not None

@@ -22,7 +22,6 @@ from koordra.topology.machine import Machine
 from koordra.topology.presets.mig import mig_profiles
 from tests.long import mostly_long
 from tests.machines import catalogue
-from tests.machines.placements import with_every_placement
 from tests.unit.placement.test_parity import Clusters
 
 Object = dict[str, Any]
@@ -96,12 +95,12 @@ CASES = {
 class MigClusters(Clusters):
     def slices_of(self, number: int, machine: str) -> list[Object]:
         return build_slices(
-            with_every_placement(MACHINES[machine]()),
+            MACHINES[machine](),
             node_name=f"node-{number}",
             node_uid=f"node-{number}",
             mode="joint",
             generation=1,
-            offering=replace(WITHOUT_POLICY, mig=True),
+            offering=replace(WITHOUT_POLICY, mig=True, mig_on_demand=True),
         )
 
     def add_slices(self, name: str, asked: Asked) -> None:

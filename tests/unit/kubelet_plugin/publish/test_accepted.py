@@ -13,7 +13,6 @@ from koordra.placement import plan
 from koordra.topology.machine import Machine
 from koordra_devcluster.apiserver.validation.slices import resource_slice
 from tests.machines import catalogue
-from tests.machines.placements import with_every_placement
 from tests.unit.kubelet_plugin.publish.test_devices import MIXED, POLICIES, node, slices
 
 
@@ -33,7 +32,7 @@ def test_every_machine_is_accepted(name: str, policy: str) -> None:
 
 
 def test_a_large_node_is_accepted() -> None:
-    for one in slices(with_every_placement(node(gpus=16, nics=16, vfs=8)), **POLICIES["everything"]):
+    for one in slices(node(gpus=16, nics=16, vfs=8), **POLICIES["everything"]):
         assert refused(one) == []
 
 
@@ -81,7 +80,7 @@ def placed(machine: Machine, *claims: dict[str, Any]) -> set[str]:
             "metadata": {"name": "any"},
             "spec": {"selectors": [{"cel": {"expression": 'device.driver == "koordra.io"'}}]},
         },
-        *slices(with_every_placement(machine), mode="native", mig=True, vfs=True),
+        *slices(machine, mode="native", mig=True, mig_on_demand=True, vfs=True),
         *claims,
         *map(pod_of, claims),
     ]

@@ -24,18 +24,15 @@ from koordra.topology.partitions import mig_name
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.mig import cards
 from tests.machines import catalogue
-from tests.machines.placements import with_every_placement
 from tests.unit.kubelet_plugin.publish.test_resource_slices import LABEL, assert_device, plain
 
 POLICIES: dict[str, dict[str, bool]] = {
     "plain": {},
     "mig": {"mig": True},
-    "mig, all placements": {"mig": True},
+    "mig, all placements": {"mig": True, "mig_on_demand": True},
     "vfs": {"vfs": True},
-    "everything": {"mig": True, "vfs": True},
+    "everything": {"mig": True, "mig_on_demand": True, "vfs": True},
 }
-
-CUT_EVERYWHERE = {"mig, all placements", "everything"}
 
 
 def node(
@@ -84,7 +81,7 @@ MIXED = [["3g.40gb", 4], ["1g.10gb", 0], ["1g.10gb+me", 1]]
 
 def slices(machine: Machine, **policy: Any) -> list[dict[str, Any]]:
     arguments: dict[str, Any] = {"node_name": "node-a", "node_uid": "uid", "mode": "joint", "generation": 1}
-    offered = {name: policy.pop(name) for name in ("mig", "vfs") if name in policy}
+    offered = {name: policy.pop(name) for name in ("mig", "mig_on_demand", "vfs") if name in policy}
     return build_slices(machine, **{**arguments, **policy}, offering=replace(WITHOUT_POLICY, **offered))
 
 
@@ -113,8 +110,6 @@ def taken(device: dict[str, Any]) -> tuple[str, dict[str, int]]:
 @pytest.mark.parametrize("gpus", [0, 1, 8, 16])
 def test_limits_of_the_api(gpus: int, policy: str) -> None:
     machine = node(gpus=gpus, nics=gpus, vfs=8, instances=MIXED)
-    if policy in CUT_EVERYWHERE:
-        machine = with_every_placement(machine)
     made = slices(machine, **POLICIES[policy])
     devices: set[str] = set()
     counter_sets: dict[str, Any] = {}
@@ -187,7 +182,7 @@ def test_a_card_in_mig_mode_is_its_instances() -> None:
     assert values["resource.kubernetes.io/pcieRoot"] == "pci0000:00"
     assert found[f"{card}-mig-3g40gb-4"]["capacity"] == {
         "memory": {"value": "40448Mi"},
-        "cores": {"value": "42"},
+        "cores": {"value": "45"},
     }
 
 
@@ -212,13 +207,15 @@ def test_what_an_h100_has() -> None:
 
 
 def possible(gpu: Gpu) -> dict[tuple[str, int], dict[str, int]]:
-    return {(device.profile.name, device.instance.start): device.counters for device in mig_devices(gpu)}
+    return {
+        (device.profile.name, device.start): device.counters for device in mig_devices(gpu, on_demand=True)
+    }
 
 
 @pytest.mark.parametrize("card", cards())
 def test_counters_allow_what_the_card_allows(card: str) -> None:
     """As many of one profile as the card holds, and no two that overlap in memory."""
-    gpu = with_every_placement(node(gpus=1, card=card)).gpus[0]
+    gpu = node(gpus=1, card=card).gpus[0]
     totals, places = gpu_counters(gpu), possible(gpu)
 
     def fits(chosen: tuple[tuple[str, int], ...]) -> bool:
@@ -268,6 +265,53 @@ def test_an_instance_without_identity_or_nodes_is_not_offered() -> None:
     broken = (replace(first, uuid=None), replace(second, nodes=second.nodes[:1]), *rest)
     found = published(replace(machine, gpus=(replace(gpu, mig_instances=broken),)), mig=True)
     assert [name[-1] for name in found] == ["2", "3", "4", "5", "6"]
+
+
+SMS = {"1g.10gb": 12, "1g.20gb": 19, "2g.20gb": 24, "3g.40gb": 45, "4g.40gb": 48, "7g.80gb": 100}
+
+
+def test_cores_are_a_part_of_the_multiprocessors() -> None:
+    """An H100 has 132, and in MIG mode not all of them can be given out: seven times 1g.10gb are 112."""
+    (gpu,) = node(gpus=1, nics=0).gpus
+    found = {part.profile.name: part.cores for part in mig_devices(gpu, on_demand=True)}
+    assert SMS.items() <= found.items()
+    unknown = replace(gpu, multiprocessors=None)
+    assert {part.cores for part in mig_devices(unknown, on_demand=True) if part.size == 1} == {14}
+
+
+def test_places_are_published_where_instances_are_made_on_demand() -> None:
+    """The same devices with an instance of koordra's and without; and none where another's is in the way."""
+    empty = node(gpus=1, nics=0, instances=[])
+    assert published(empty, mig=True) == {}
+    every = published(empty, mig=True, mig_on_demand=True)
+    assert len(every) == sum(len(profile.placements) for profile in empty.gpus[0].mig_profiles)
+    assert not any("koordra.io/uuid" in device["attributes"] for device in every.values())
+    cut = node(gpus=1, nics=0, instances=[("3g.40gb", 4), ("1g.10gb", 0)])
+    mine = {"3g.40gb/4:4", "1g.10gb/0:1"}
+    own = {f"{cut.gpus[0].uuid}/{one}" for one in mine}
+    assert published(cut, mig=True, mig_on_demand=True, own=own) == every
+
+    left = published(cut, mig=True, mig_on_demand=True, own={one for one in own if "1g" in one})
+    assert "gpu-0000-03-00-0-mig-3g40gb-4" in left, "it is there, and may be given out as it is"
+    spans = {name: taken(device)[1] for name, device in left.items() if not name.endswith("3g40gb-4")}
+    assert spans
+    assert not any(f"memory-slice-{at}" in span for span in spans.values() for at in range(4, 8))
+
+
+@pytest.mark.parametrize("listed", [((9, 4, 4),), None])
+def test_slices_of_an_instance_that_is_no_mig_device_are_not_offered(listed: Any) -> None:
+    """Somebody's GPU instance without a compute instance; and where the driver does not list them, none
+    is."""
+    empty = node(gpus=1, nics=0, instances=[])
+    halved = replace(empty, gpus=(replace(empty.gpus[0], mig_halves=listed),))
+    found = published(halved, mig=True, mig_on_demand=True, own=set())
+    assert bool(found) == bool(listed)
+    assert all(
+        not taken(device)[1].keys() & {f"memory-slice-{at}" for at in range(4, 8)}
+        for device in found.values()
+    )
+    mine = {f"{empty.gpus[0].uuid}/3g.40gb/4:4"}
+    assert len(published(halved, mig=True, mig_on_demand=True, own=mine)) == (25 if listed else 0)
 
 
 def test_a_faulty_card_taints_its_instances() -> None:
@@ -380,8 +424,6 @@ def test_size_of_a_node(policy: str, record_property: Callable[[str, object], No
     """8 GPUs and 8 NICs; in MIG mode with seven instances a card, or empty cards and every placement; 8 VFs a
     NIC."""
     machine = node(mig=POLICIES[policy].get("mig", False), instances=SEVEN if policy == "mig" else [], vfs=8)
-    if policy in CUT_EVERYWHERE:
-        machine = with_every_placement(machine)
     made = slices(machine, **POLICIES[policy])
     size = len(json.dumps(made, separators=(",", ":")))
     record_property("bytes", size)
