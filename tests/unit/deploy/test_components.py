@@ -1,5 +1,5 @@
 """Components go on top of base, each alone, every two of them and all at once; those that do not go together
-are an error of kustomize's that names them."""
+are an error of kustomize's that names them. The Helm chart renders the same objects."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.fakes.chart import of_components
 from tests.fakes.kustomized import (
     COMPONENTS,
     DISTRIBUTIONS,
@@ -50,6 +51,7 @@ def unordered(value: Any) -> Any:
 def judged(folder: Path, *components: str) -> Objects:
     objects = built(folder, *components)
     assert not defects(objects)
+    assert of_components(*components) == objects
     return objects
 
 

@@ -103,6 +103,16 @@ def test_only_claims_with_parameters_can_be_held_up_by_a_missing_webhook() -> No
             assert entry["failurePolicy"] == "Ignore"
 
 
+def test_nothing_that_is_installed_beside_a_webhook_is_sent_to_it() -> None:
+    """Helm makes the webhooks first, and then nobody answers yet."""
+    (guard,) = [entry for entry in webhooks() if "deviceclasses" in entry["rules"][0]["resources"]]
+    shipped = [obj for folder in ("base", "legacy") for obj in of_kind(folder, "DeviceClass")]
+    assert [obj for obj in shipped if obj["spec"].get("config")]
+    assert not [obj for obj in shipped if holds(guard["matchConditions"], None, obj)]
+    own = next(obj for obj in shipped if obj["spec"].get("config"))
+    assert holds(guard["matchConditions"], None, {**own, "metadata": {"name": "mine"}})
+
+
 @pytest.mark.parametrize(
     ("requests", "sent_to"),
     [
