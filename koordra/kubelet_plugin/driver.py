@@ -5,13 +5,10 @@ socket; the registration socket, upon which the kubelet calls. Then ResourceSlic
 the Node is watched for labels and cordons, prepared claims are compared with the API (claim_audit.py) and get
 their status (claim_status.py).
 
-When a reading differs from the last one (a link, an Xid, a card that came or went):
-
-    guarded.json ─> the inventory, by which Prepare decides ─> health streams ─> the publisher: slices, taints
-
-in this order, so that no device is given out before it is guarded. The watcher retries a failed step within a
-second. Missing sockets and files are restored every few seconds. A thread that ends by itself ends the
-process: the kubelet restarts it, which is better than a plugin that seems alive and does nothing.
+What a reading does that differs from the last one (a link, an Xid, a card that came or went) stands in
+dra/node_readings.py. The watcher retries a failed step within a second. Missing sockets and files are
+restored every few seconds. A thread that ends by itself ends the process: the kubelet restarts it, which is
+better than a plugin that seems alive and does nothing.
 
 Stop, in reverse, so that no stopped part is called: the registration (the kubelet drops the endpoint), the
 DRA server, which finishes the calls in progress (the checkpoint is on disk before each answer), publishing.
@@ -25,32 +22,24 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.api.opaque.share_limits import RESIZED_ON, label_of
 from koordra.errors import KoordraError, NodeError
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache, negotiate
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, gpu_claims, moved_nics
-from koordra.kubelet_plugin.discovery.reading import with_moved
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, gpu_claims
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
 from koordra.kubelet_plugin.dra import dra_service
-from koordra.kubelet_plugin.dra.health import (
-    HealthFeed,
-    add_health_services,
-    device_health,
-    held_devices,
-    sockets_answer,
-)
+from koordra.kubelet_plugin.dra.node_readings import NodeReadings
 from koordra.kubelet_plugin.dra.plugin_metrics import PluginMetrics
-from koordra.kubelet_plugin.dra.sockets import PluginSockets, SocketServer, remove_abandoned
-from koordra.kubelet_plugin.isolation import backends
+from koordra.kubelet_plugin.dra.plugin_servers import GRACE, PluginServers
+from koordra.kubelet_plugin.isolation.card_watch import CardWatch
 from koordra.kubelet_plugin.isolation.limiter.node_limiter import NodeLimiter
+from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.network.consumers import ClaimSource
 from koordra.kubelet_plugin.network.interface_addresses import addresses_in_use
 from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks
@@ -67,7 +56,7 @@ from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.prepare.driver_of_claims import DriverOfClaims
 from koordra.kubelet_plugin.prepare.imex_loop import ImexLoop, why_not_offered
-from koordra.kubelet_plugin.prepare.imex_membership import NO_IMEX, ImexMembership
+from koordra.kubelet_plugin.prepare.imex_membership import IMEX_WAITS, NO_IMEX, ImexMembership
 from koordra.kubelet_plugin.prepare.lost_devices import absent_devices
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange
 from koordra.kubelet_plugin.publish.hand_over import HandOver
@@ -75,10 +64,6 @@ from koordra.kubelet_plugin.publish.node_inventory import InventorySource
 from koordra.kubelet_plugin.publish.node_slices import NodeChanges, node_slices
 from koordra.kubelet_plugin.publish.peers_on_node import peers_on_node
 from koordra.kubelet_plugin.publish.publisher import Publisher
-from koordra.kubelet_plugin.sampling.cgroups import CgroupReader
-from koordra.kubelet_plugin.sampling.nvml_cards import NvmlCards
-from koordra.kubelet_plugin.sampling.port_reader import PortReader
-from koordra.kubelet_plugin.sampling.sampler import NodeSampler
 from koordra.kubelet_plugin.settings import Settings
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter
 from koordra.kubelet_plugin.status.node_labels import NodeLabels
@@ -86,27 +71,18 @@ from koordra.kubelet_plugin.status.overuse_report import OveruseReporter, wanted
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
-from koordra.node_state.granted_claims import GrantedContainers
 from koordra.node_state.imex import ImexFolder
 from koordra.process.lifecycle import spawn
-from koordra.process.metrics_server import Shared
 from koordra.process.progress import step, watched
 from koordra.process.wakeable import Wakeable
-from koordra.topology import overlay
 from koordra.topology.machine import Machine
-from koordra.topology.problems import Discovery
 
 log = get_logger(__name__)
 CHECK_INTERVAL: Final = 2.0
 FILE_CHECK_INTERVAL: Final = 5.0
-"""Seconds between two checks for missing sockets, and for files of claims that somebody changed, which cost
-more."""
+"""Seconds between two checks for missing sockets, and for changed files of claims, which cost more."""
 VERSIONS_WITHIN: Final = 3.0
 """Seconds for which the start waits for the served versions of resource.k8s.io; Unprepare needs none."""
-IMEX_WAITS: Final = (1.0,) * 20
-"""Pauses of one Prepare that waits for the other nodes of an IMEX domain."""
-GRACE: Final = 20.0
-"""Seconds for calls in progress at the stop (the kubelet waits 45 s for an answer)."""
 
 
 class Driver:
@@ -123,13 +99,16 @@ class Driver:
     ) -> None:
         self._settings, self._client = settings, client
         disk, paths, homes = disk or Disk(), settings.paths, settings.homes
-        host = (settings.host or HostRoot(paths.root, paths.root)).here
+        here = (settings.host or HostRoot(paths.root, paths.root)).here
         self._nvml = NvmlLibrary(homes.nvml)
         made = watcher or partial(MachineWatcher.of, state=paths.state, disk=disk)
         self._watcher = partial(made, paths.root, homes, self._nvml)
 
+        def records() -> Sequence[ClaimRecord]:
+            return self._state.records()
+
         def addresses() -> frozenset[str]:
-            return addresses_in_use(self._state.records())
+            return addresses_in_use(records())
 
         def machine() -> Machine:
             return self._inventory.current().machine
@@ -141,35 +120,16 @@ class Driver:
         self._metrics = PluginMetrics(metrics)
         self._guarded = DeviceGuardFile(paths.guarded, node=settings.node, disk=disk)
         self._networks = PodNetworks(paths.state, disk=disk, sys=paths.root / "sys")
-        granted = GrantedContainers(paths.state)
-        sampler = partial(
-            NodeSampler,
-            NvmlCards(self._nvml),
-            machine=machine,
-            granted=granted,
-            metrics=metrics,
-            ports=PortReader(paths.root, attached=self._networks.attached),
-            cgroups=CgroupReader(host),
-        )
         self._limiter = limiter = NodeLimiter(
-            paths.state,
+            settings,
+            client,
             machine=machine,
-            declared=settings.limiter_context,
-            strict=settings.limiter_strict,
-            cores=settings.limiter_cores,
-            granted=granted,
-            sampler=sampler,
+            nvml=self._nvml,
+            networks=self._networks,
             metrics=metrics,
             changed=self._on_limits_change,
-            records=self._records,
-            holds=lambda: self._resized.objects() if self._resized.wait_synced(0) else None,
+            records=records,
             disk=disk,
-        )
-        self._resized = WatchCache(
-            client,
-            kinds.DEVICE_HOLDS,
-            label_selector=f"{RESIZED_ON}={label_of(settings.node)}",
-            on_change=lambda _event, _hold: limiter.resizer.wake(),
         )
         known = backends(limiter.backend)
         usable = [name for name in known if name != limiter.backend.name or limiter.backend.installed]
@@ -195,30 +155,9 @@ class Driver:
             waits=IMEX_WAITS if settings.offering.imex else (),
             enlarged=limiter.enlarged,
         )
-        self._feed = HealthFeed()
-        self._sockets = sockets = PluginSockets.below(settings.kubelet_root, pod_uid=settings.pod_uid)
         calls = dra_service.Calls(self._state, self._metrics, self._on_call)
-
-        def add(server: object) -> None:
-            self._feed.close(closed=False)
-            dra_service.add_services(calls, server)
-            add_health_services(self._feed, server, pool=settings.node)
-
-        self._dra = SocketServer(
-            sockets.dra,
-            add,
-            workers=dra_service.CALLS_AT_ONCE,
-            restored=self._metrics.sockets_restored.inc,
-            stopping=self._feed.close,
-        )
-        self._registration = SocketServer(
-            sockets.registration,
-            partial(dra_service.add_registration, sockets.dra),
-            workers=2,
-            restored=self._metrics.sockets_restored.inc,
-        )
-        self.answers = Shared(partial(sockets_answer, sockets.registration, sockets.dra))
-        """Whether the plugin's sockets can be dialled and answer, for probes."""
+        self._servers = PluginServers(settings, calls, self._metrics)
+        self.answers = self._servers.answers
         self._publisher = Publisher(
             client,
             node=settings.node,
@@ -245,7 +184,7 @@ class Driver:
             paths.state,
             paths.root,
             nvml=self._nvml,
-            claims=lambda: gpu_claims(self._state.records()),
+            claims=lambda: gpu_claims(records()),
             changed=self._on_release,
             disk=disk,
         )
@@ -254,11 +193,7 @@ class Driver:
             paths.state,
             claims=self._state.records,
             look=lambda kind, node: peers_on_node(
-                settings.kubelet_root,
-                kind,
-                host=host,
-                node=node,
-                answers=this_node().answers,
+                settings.kubelet_root, kind, host=here, node=node, answers=this_node().answers
             ),
             guard=self._guarded,
             leave=self._inventory.leave,
@@ -272,41 +207,45 @@ class Driver:
             overused=lambda: limiter.comparison.overused,
             evictions=wanted_evictions(client, settings),
         )
-        self._imex = ImexLoop(
+        imex_loop = ImexLoop(
             self._state,
             imex,
-            why_not=lambda: why_not_offered(HostFiles(host), folder, homes.now().driver),
+            why_not=lambda: why_not_offered(HostFiles(here), folder, homes.now().driver),
             offer=self._on_imex,
         )
         self._loops: dict[str, Wakeable] = {
             "publish": self._publisher,
             "audit-claims": self._audit,
             "write-claim-status": self._status,
-            "sample-node": limiter.sampler,
-            "compare-limiters": limiter.comparison,
-            "resize-shares": limiter.resizer,
+            "watch-cards": CardWatch(self._state.verify_cards, self._on_limits_change),
+            **limiter.loops,
             "report-overuse": self._overuse,
             "follow-driver": self._follower,
             "release-driver": self._release,
             "hand-over": self._hand_over,
-            **({"lend-device-time": limiter.lender} if settings.limiter_cores else {}),
             **({"keep-node-parts": PartsInUse(pools, addresses)} if settings.pod_network else {}),
             **({"write-node-labels": self._labels} if settings.legacy_node_labels else {}),
-            **({"keep-imex-domain": self._imex} if settings.offering.imex else {}),
+            **({"keep-imex-domain": imex_loop} if settings.offering.imex else {}),
         }
-        self._overlay = overlay.load(settings.overlay) if settings.overlay else None
-        self._first_reading = threading.Event()
-        self._reading_error: KoordraError | None = None
+        self._readings = NodeReadings(
+            settings,
+            guarded=self._guarded,
+            inventory=self._inventory,
+            records=self._state.records,
+            metrics=self._metrics,
+            feed=self._servers.feed,
+            wakes=(self._publisher, self._labels, self._status, self._follower),
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop`. Raises NodeError for an unusable socket or state directory."""
         watcher = self._watcher()
-        watch = partial(watcher.run, stop, self._on_reading)
+        watch = partial(watcher.run, stop, self._readings.take)
         threads = [spawn(watch, name="watch-machine", until=stop)]
         asking = spawn(lambda: self._ask(stop), name="ask-versions")
         try:
-            if self._wait_for_machine(stop):
-                with self._sockets.owned(self._settings.paths.state, stop) as alone:
+            if self._readings.wait_for_first(stop):
+                with self._servers.owned(stop) as alone:
                     if alone:
                         asking.join(timeout=VERSIONS_WITHIN)
                         self._serve(stop, threads)
@@ -324,43 +263,27 @@ class Driver:
         with suppress(KoordraError):  # else the watch shows it
             self._hand_over.see_node(self._client.get(kinds.NODES, self._settings.node))
 
-    def _wait_for_machine(self, stop: threading.Event) -> bool:
-        """Wait for the first reading; False if `stop` came first. Raises the error that prevented it."""
-        while not self._first_reading.wait(0.1) and not stop.is_set():
-            continue
-        if self._reading_error is not None and not self._inventory.known:
-            raise self._reading_error
-        return self._inventory.known
-
     def _serve(self, stop: threading.Event, threads: list[threading.Thread]) -> None:
         """Serve until `stop`. Adds to `threads` those that end when woken; a watch ends with its stream."""
         self._state.repair()
         self._hand_over.start()
-        self._limiter.backend.broker.resume()
-        self._dra.start()
-        try:
-            self._registration.start()
-            remove_abandoned(self._settings.kubelet_root, self._settings.paths.state)
+        with self._servers.serving(before_stop=lambda: self._nvml.let_go(within=0.0)) as socket:
             threads += [
                 spawn(partial(part.run, stop), name=name, until=stop) for name, part in self._loops.items()
             ]
             self._publisher.follow(stop)
             node, changes = f"metadata.name={self._settings.node}", NodeChanges(self._on_node_change)
             WatchCache(self._client, kinds.NODES, field_selector=node, on_change=changes).start(stop)
-            self._resized.start_when_served(stop)
-            log.info("plugin_ready", node=self._settings.node, socket=str(self._dra.path))
+            self._limiter.follow(stop)
+            log.info("plugin_ready", node=self._settings.node, socket=socket)
             self._supervise(stop)
-        finally:
-            self._nvml.let_go(within=0.0)
-            self._registration.stop(grace=1.0)
-            self._dra.stop(grace=GRACE)
 
     @watched("restore")
     def _supervise(self, stop: threading.Event) -> None:
         """Until `stop`: restore missing sockets and files."""
         files_at = time.monotonic() + FILE_CHECK_INTERVAL
         while not stop.wait(CHECK_INTERVAL):
-            checks = [self._dra.ensure, self._registration.ensure, self._guarded.ensure]
+            checks = [*self._servers.checks, self._guarded.ensure]
             if time.monotonic() >= files_at:
                 files_at = time.monotonic() + FILE_CHECK_INTERVAL
                 checks.append(self._state.restore_files)
@@ -372,29 +295,6 @@ class Driver:
                     log.error("plugin_check_failed", error=str(error))
             if self._settings.pod_network:
                 self._status.wake()  # the hook may have attached or detached a network
-
-    def _on_reading(self, found: Discovery) -> None:
-        """Take a reading that differs from the last one. The watcher's thread retries if this raises."""
-        try:
-            if self._overlay is not None:
-                found = self._overlay.apply(found)
-            if self._settings.pod_network and self._inventory.known:
-                before, moved = self._inventory.current().machine, moved_nics(self._state.records())
-                found = replace(found, machine=with_moved(found.machine, before, moved))
-            self._guarded.update(found.machine)
-            self._inventory.set(found)
-            devices = device_health(self._inventory.current(), held=held_devices(self._state.records))
-            self._metrics.observe_devices(devices, found.machine)
-            self._feed.publish(devices)
-        except KoordraError as error:
-            self._reading_error = error
-            raise
-        finally:
-            self._first_reading.set()
-        self._publisher.wake()
-        self._labels.wake()
-        self._status.wake()
-        self._follower.wake()
 
     def _on_call(self, call: str, done: bool) -> None:
         if done:
@@ -413,9 +313,6 @@ class Driver:
     def _on_limits_change(self) -> None:
         self._status.wake()
         self._overuse.wake()
-
-    def _records(self) -> Sequence[ClaimRecord]:
-        return self._state.records()
 
     def _on_held_change(self) -> None:
         self._count_claims()

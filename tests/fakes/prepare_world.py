@@ -37,7 +37,8 @@ from koordra.kubelet_plugin.cdi import claim_spec, container_files
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, decode
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.isolation import Backend, NoIsolation, Share, backends
+from koordra.kubelet_plugin.isolation.backend import IsolationBackend
+from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.prepare import calls_in_progress
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
@@ -48,6 +49,7 @@ from koordra.node_state.claim_ref import ClaimRef
 from koordra.topology.presets import write_machine
 from tests.fakes.disks import StepDisk
 from tests.fakes.interleaving import Interleaving, Process, Task
+from tests.fakes.isolation import JournalledBackend
 from tests.fakes.model_wire import Faults
 from tests.fakes.node_claims import ANY_ISOLATION, GPU_0, GPU_1, NIC_0, NODE, FakeClaims, claim, gpu, nic
 
@@ -80,7 +82,7 @@ def machine() -> NodeInventory:
 
 
 @cache
-def others() -> Mapping[str, Backend]:
+def others() -> Mapping[str, IsolationBackend]:
     """The backends of other packages: looked for once, and not at every start of a plugin."""
     return backends()
 
@@ -103,21 +105,6 @@ class SteppedDisk(StepDisk):
     def names(self, directory: Path) -> list[str]:
         self._pause(f"list {directory.name}")
         return super().names(directory)
-
-
-class Runs(NoIsolation):
-    """What runs on the node for shares, over all lives of the plugin."""
-
-    def __init__(self, pause: Callable[[str], None], running: set[tuple[str, str]]) -> None:
-        self._pause, self._running = pause, running
-
-    def start(self, share: Share, config: object) -> None:
-        self._pause("start share")
-        self._running.add((share.claim_uid, share.device))
-
-    def stop(self, *, claim_uid: str, device: str) -> None:
-        self._pause("stop share")
-        self._running.discard((claim_uid, device))
 
 
 class SteppedClaims(FakeClaims):
@@ -170,7 +157,10 @@ class PrepareWorld:
         self.faults = Faults(seed)
         self.interleaving = Interleaving()
         self.paths = NodePaths(root=Path("/"), state=folder / "state", cdi=folder / "cdi")
-        self.running: set[tuple[str, str]] = set()
+        self.made: dict[str, str] = {}
+        """What is on the node for shares over all lives of the plugin, by claim and device: half or whole."""
+        self.cards: dict[str, str] = {}
+        """How the cards are set."""
         self.trace: list[str] = []
         self.plugins: list[Plugin] = []
         self._nonces = itertools.count(1)
@@ -366,12 +356,14 @@ class PrepareWorld:
         if self.plugins:
             self.faults.note("plugin", "beside another")
         process, pause = Process(f"plugin-{next(self._lives)}"), self.interleaving.pause
+        backend = JournalledBackend(self.made, self.cards, pause)
+        backend.name = "none"  # type: ignore[misc]
         state = DeviceState(
             node=NODE,
             paths=self.paths,
             claims=self.claims,
             inventory=machine,
-            backends={**others(), "none": Runs(pause, self.running)},
+            backends={**others(), backend.name: backend},
             disk=SteppedDisk(pause, lambda path: self._changed.add(path.parent)),
             new_nonce=lambda: f"{next(self._nonces):032x}",
         )
@@ -423,7 +415,8 @@ class PrepareWorld:
                 assert self.checkpoint().get(uid) is None, f"{name} was unprepared and has a record"
                 files = (self.paths.cdi_file(uid), self.paths.prepared_file(uid))
                 assert not any(file.exists() for file in files), f"{name} was unprepared and has files"
-                assert not any(uid == each for each, _ in self.running), f"{name} was unprepared and runs"
+                left = [each for each in self.made if each.startswith(uid)]
+                assert not left, f"{name} was unprepared and has {left}"
 
     def come_to_rest(self) -> None:
         self.finish()
@@ -441,15 +434,22 @@ class PrepareWorld:
         for state in {record.state for record in held.values()}:
             assert state is State.COMPLETED, f"a started plugin leaves a claim {state}"
         shares = {
-            uid: {(uid, each.device) for each in record.devices if each.isolation}
+            uid: {f"{uid}/{each.device}" for each in record.devices if each.isolation}
             for uid, record in held.items()
         }
-        orphaned = self.running - set().union(*shares.values())
-        assert not orphaned, f"runs for nobody: {orphaned}"
+        orphaned = self.made.keys() - set().union(*shares.values())
+        assert not orphaned, f"made for nobody: {orphaned}"
         for wish in self.wishes:
             if wish.answered is not None:
-                stopped = shares[wish.ref.uid] - self.running
-                assert not stopped, f"{wish.ref.name} runs without {stopped}"
+                lost = {name for name in shares[wish.ref.uid] if self.made.get(name) != "whole"}
+                assert not lost, f"{wish.ref.name} runs without {lost}"
+        for wish in self.wishes:
+            for name in shares[wish.ref.uid] if wish.answered is not None else ():
+                device = name.partition("/")[2]
+                assert self.cards.get(device, "default") != "default", f"{device} is not kept"
+        in_use = {name.partition("/")[2] for names in shares.values() for name in names}
+        left = {device for device, how in self.cards.items() if how != "default"} - in_use
+        assert not left, f"kept for nobody: {left}"
         for wish in self.wishes:
             wish.answered, wish.wants = None, "unprepared"
             self.unprepare(wish)
@@ -457,7 +457,9 @@ class PrepareWorld:
         assert not self.checkpoint().claims, f"records of nobody: {self.checkpoint()}"
         left = [str(path) for folder in (self.paths.cdi, self.paths.prepared) for path in folder.glob("*")]
         assert not left, f"files of nobody: {left}"
-        assert not self.running, f"runs for nobody: {self.running}"
+        assert not self.made, f"made for nobody: {self.made}"
+        assert not self.checkpoint().cards, f"cards of nobody: {self.checkpoint().cards}"
+        assert set(self.cards.values()) <= {"default"}, f"cards are not as they were: {self.cards}"
 
     def finish(self) -> None:
         """Whatever is under way ends."""

@@ -22,7 +22,7 @@ from koordra.controller.webhook.claims import AskedDevices
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.isolation import NoIsolation
+from koordra.kubelet_plugin.isolation.none import NoIsolation
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.placement import plan

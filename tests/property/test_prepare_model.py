@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from koordra import logs
+from koordra.kubelet_plugin.isolation import realisation
 from koordra.kubelet_plugin.prepare import calls_in_progress, device_state
 from koordra.node_state import locks
 from tests.fakes.mutated import mutated
@@ -74,17 +75,17 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
         device_state,
         "            require_wanted()\n            return self._prepare",
         "            return self._prepare",
-        52,
+        193,
     ),
     (device_state, "            if not awaited():\n", "            if False:\n", 102670),
     (device_state, "        self._calls.overtake(ref.uid)\n", "", 52),
     (calls_in_progress, "if overtaken or not awaited():", "if overtaken:", 46),
     # A kill leaves what nobody undoes, or a claim that nobody knows of.
-    (device_state, "            self._checkpoint.save(checkpoint.with_claim(started))\n", "", 0),
+    (device_state, "            journal.save(journal.checkpoint)\n", "", 0),
     (
         device_state,
-        "            self._write_files(started)\n            self._checkpoint.save(checkpoint.with_claim(started.completed()))\n",
-        "            self._checkpoint.save(checkpoint.with_claim(started.completed()))\n            self._write_files(started)\n",
+        "            self._write_files(record)\n            journal.put(journal.checkpoint.with_claim(record.completed()))\n",
+        "            journal.put(journal.checkpoint.with_claim(record.completed()))\n            self._write_files(record)\n",
         0,
     ),
     (
@@ -95,25 +96,39 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     ),
     (
         device_state,
-        "            self._files.remove(ref.uid)\n            if record is not None:\n                checkpoint = checkpoint.without(ref.uid)\n                self._checkpoint.save(checkpoint)\n                self._imex.settle(checkpoint.claims)\n",
-        "            if record is not None:\n                checkpoint = checkpoint.without(ref.uid)\n                self._checkpoint.save(checkpoint)\n                self._imex.settle(checkpoint.claims)\n            self._files.remove(ref.uid)\n",
+        "            self._files.remove(ref.uid)\n            if record is not None:\n                journal.put(journal.checkpoint.without(ref.uid))\n                self._imex.settle(journal.checkpoint.claims)\n",
+        "            if record is not None:\n                journal.put(journal.checkpoint.without(ref.uid))\n                self._imex.settle(journal.checkpoint.claims)\n            self._files.remove(ref.uid)\n",
         0,
     ),
     (
         device_state,
-        "        self._stop_isolation(record)\n        self._release_network(record.ref)\n",
+        "        self._realisation.undo(journal, record)\n        self._release_network(record.ref)\n",
         "        self._release_network(record.ref)\n",
         4,
     ),
     (
         device_state,
-        "            if record is not None:\n                self._stop_isolation(record)\n",
+        "            if record is not None:\n                self._realisation.undo(journal, record)\n",
         "",
         0,
     ),
+    # What a backend wrote down is lost, comes too late, or is not looked at.
+    (realisation, "        self.save(checkpoint)\n        self.checkpoint", "        self.checkpoint", 0),
+    (realisation, "        journal=device.journal,\n", "", 0),
+    (realisation, "shares, record.journal)", "shares)", 0),
+    (realisation, "(), record.journal)", "())", 0),
+    (realisation, "if left.shares:", "if False:", 0),
+    (realisation, "if left.shares:", "if True:", 0),
+    (
+        realisation,
+        "        others = journal.checkpoint.without(record.ref.uid)\n",
+        "        others = journal.checkpoint\n",
+        0,
+    ),
+    (realisation, "            if each.backend.capabilities.per_card:", "            if False:", 0),
     # Who holds what is not looked at, or not told apart.
     (device_state, "[self._enlarged(one) for one in checkpoint.of_boot(inventory.boot_id)]", "()", 0),
-    (device_state, "nonce=held.nonce if held else self._new_nonce()", "nonce=self._new_nonce()", 1),
+    (device_state, "nonce = held.nonce if held else self._new_nonce()", "nonce = self._new_nonce()", 1),
     (
         device_state,
         "            keep = {record.ref.uid for record in checkpoint.of_boot(boot_id)}\n",

@@ -52,8 +52,3 @@ def _libraries(edits: ContainerEdits) -> Iterator[tuple[str, str]]:
         folder, _, name = mount.container_path.rpartition("/")
         if _LIBRARY.fullmatch(name) and folder != DRIVER_FOLDER:
             yield folder, name
-
-
-def is_limited(edits: Sequence[ContainerEdits]) -> bool:
-    """Whether any of the devices brings the limiter."""
-    return any(mount.container_path == LIMITER_FOLDER for each in edits for mount in each.mounts)

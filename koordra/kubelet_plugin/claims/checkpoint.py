@@ -1,6 +1,7 @@
-"""The plugin's checkpoint: the claims that this node has prepared, or is preparing.
+"""The plugin's checkpoint: the claims that this node has prepared, or is preparing, and the cards on which an
+isolation backend did something for them.
 
-    {"version": "v2", "checksum": "sha256:...", "data": {"claims": [...]}}
+    {"version": "v2", "checksum": "sha256:...", "data": {"cards": [...], "claims": [...]}}     cards: if any
 
 The checksum covers the canonical JSON of `data`. A file that cannot be read, parsed or verified, or is of
 another version, is a CheckpointError: it is then unknown which devices are in use, so nothing may be prepared
@@ -38,7 +39,7 @@ from koordra.kubelet_plugin.claims.claim_record import CLAIM_RECORD, ClaimRecord
 from koordra.node_state import prepared_claim, strict_json
 from koordra.node_state.claim_network import ClaimNetwork
 from koordra.node_state.disk import Disk, NotAFile, reported
-from koordra.node_state.strict_json import listed
+from koordra.node_state.strict_json import PAIR, STRING, Pairs, later, listed
 
 VERSION: Final = "v2"
 MODE: Final = 0o600
@@ -48,18 +49,39 @@ Texts = Mapping[str, tuple[ClaimRecord, str]]
 
 
 @dataclass(frozen=True, slots=True)
+class CardRecord:
+    """A card on which an isolation backend did something, and what it wrote down to undo it."""
+
+    device: str
+    uuid: str
+    isolation: str
+    journal: Pairs = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     claims: tuple[ClaimRecord, ...] = ()
+    cards: tuple[CardRecord, ...] = ()
 
     def get(self, uid: str) -> ClaimRecord | None:
         return next((claim for claim in self.claims if claim.ref.uid == uid), None)
 
     def with_claim(self, record: ClaimRecord) -> Checkpoint:
         claims = [*self.without(record.ref.uid).claims, record]
-        return Checkpoint(tuple(sorted(claims, key=lambda claim: claim.ref.uid)))
+        return replace(self, claims=tuple(sorted(claims, key=lambda claim: claim.ref.uid)))
 
     def without(self, uid: str) -> Checkpoint:
-        return Checkpoint(tuple(claim for claim in self.claims if claim.ref.uid != uid))
+        return replace(self, claims=tuple(claim for claim in self.claims if claim.ref.uid != uid))
+
+    def card(self, device: str) -> CardRecord | None:
+        return next((card for card in self.cards if card.device == device), None)
+
+    def with_card(self, record: CardRecord) -> Checkpoint:
+        cards = [*self.without_card(record.device).cards, record]
+        return replace(self, cards=tuple(sorted(cards, key=lambda card: card.device)))
+
+    def without_card(self, device: str) -> Checkpoint:
+        return replace(self, cards=tuple(card for card in self.cards if card.device != device))
 
     def of_boot(self, boot_id: str) -> tuple[ClaimRecord, ...]:
         """The claims that hold devices now."""
@@ -112,7 +134,7 @@ class CheckpointFile:
     def save(self, checkpoint: Checkpoint) -> None:
         """Raises CheckpointError; the old checkpoint then still stands."""
         self._texts = texts_of(checkpoint, known=self._texts)
-        data = encode(self._texts)
+        data = encode(self._texts, checkpoint.cards)
         with reported(CheckpointError, self.path, "written"):
             self._disk.replace(self.path, data, mode=MODE)
         self._last = data, checkpoint
@@ -139,13 +161,21 @@ def texts_of(checkpoint: Checkpoint, *, known: Texts) -> Texts:
     return texts
 
 
-def encode(texts: Texts) -> bytes:
+def encode(texts: Texts, cards: tuple[CardRecord, ...] = ()) -> bytes:
     """Canonical JSON."""
-    data = f'{{"claims":[{",".join(text for _, text in texts.values())}]}}'
+    held = f'"cards":{_canonical(_CARDS.write(cards))},' if cards else ""
+    data = f'{{{held}"claims":[{",".join(text for _, text in texts.values())}]}}'
     return f'{{"checksum":"{_digest(data)}","data":{data},"version":"{VERSION}"}}\n'.encode()
 
 
-_CHECKPOINT: Final = strict_json.record(Checkpoint, {"claims": listed(CLAIM_RECORD)})
+_CARDS: Final = listed(
+    strict_json.record(
+        CardRecord, {"device": STRING, "uuid": STRING, "isolation": STRING, "journal": listed(PAIR)}
+    )
+)
+_CHECKPOINT: Final = strict_json.record(
+    Checkpoint, {"claims": listed(CLAIM_RECORD), "cards": later(_CARDS, ())}
+)
 
 
 def decode(data: bytes) -> Checkpoint:
@@ -168,6 +198,8 @@ def decode(data: bytes) -> Checkpoint:
     uids = {claim.ref.uid for claim in checkpoint.claims if claim.ref.valid}
     if len(uids) != len(checkpoint.claims):
         raise DamagedCheckpoint("a claim in it has no valid uid, or is in it twice")
+    if len({card.device for card in checkpoint.cards}) != len(checkpoint.cards):
+        raise DamagedCheckpoint("a card is in it twice")
     return checkpoint
 
 

@@ -136,7 +136,8 @@ class DeviceRecord(ClaimDevice):
     `consumed` holds exact amounts as canonical quantities, sorted by name. `edits` is everything that a
     container gets with the device, its own nodes included, apart from the claim's markers. `network` is what
     is done to a NIC once the pod's network namespace exists; None if nothing is. `fabric` is what libraries
-    are to know of its network (network/fabric_files.py), by name.
+    are to know of its network (network/fabric_files.py), by name. `journal` is what the isolation backend
+    wrote down for itself.
     """
 
     identity: str = ""
@@ -146,6 +147,7 @@ class DeviceRecord(ClaimDevice):
     edits: ContainerEdits = NO_EDITS
     network: NetworkPlan | None = None
     fabric: Pairs = ()
+    journal: Pairs = ()
 
     @property
     def assignment(self) -> Assignment:
@@ -204,11 +206,18 @@ class ClaimRecord:
         known = attrgetter("assignment" if self.state is State.RECOVERED else "allocated")
         return list(map(known, self.devices)) == list(map(known, other.devices))
 
+    def with_journal(self, index: int, journal: Pairs) -> ClaimRecord:
+        """With what the isolation backend of devices[index] wrote down."""
+        devices = list(self.devices)
+        devices[index] = replace(devices[index], journal=journal)
+        return replace(self, devices=tuple(devices))
+
     def completed(self) -> ClaimRecord:
         return replace(self, state=State.COMPLETED)
 
     def rolled_back(self) -> ClaimRecord:
-        return replace(self, state=State.STARTED, boot_id=NO_BOOT)
+        devices = tuple(replace(device, journal=()) for device in self.devices)
+        return replace(self, state=State.STARTED, boot_id=NO_BOOT, devices=devices)
 
 
 def imex_domain(claims: Iterable[ClaimRecord]) -> ImexDomain | None:
@@ -284,6 +293,7 @@ _DEVICE: Final = record(
         "edits": CONTAINER_EDITS,
         "network": optional(NETWORK_PLAN),
         "fabric": later(listed(PAIR), ()),
+        "journal": later(listed(PAIR), ()),
     },
 )
 CLAIM_RECORD: Final = record(

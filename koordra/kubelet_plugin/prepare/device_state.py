@@ -3,11 +3,12 @@
 Prepare of one claim, under the state lock (two instances may overlap during an update):
 
     read the claim from the API ─> decide (prepare_decision.py) ─> checkpoint: PrepareStarted
-        ─> isolation, files (claim_files.py) ─> checkpoint: PrepareCompleted ─> answer
+        ─> realise, journalled (isolation/realisation.py) ─> edits (claim_edits.py) ─> files (claim_files.py)
+        ─> checkpoint: PrepareCompleted ─> answer
 
 - Killed before the first checkpoint: nothing happened. Killed between the two: no container can have the
-  devices, since the kubelet was not answered; the next Prepare, or the next start, rolls back and starts
-  over. Killed after the second: the kubelet retries and gets the same answer.
+  devices, since the kubelet was not answered; the next Prepare, or the next start, rolls back, by what the
+  backends wrote down, and starts over. Killed after the second: the kubelet retries and gets the same answer.
 - A claim that is already prepared is decided again with its own nonce and must have the same results; its
   files are rewritten each time, since /run/cdi is empty after a reboot. It never returns to PrepareStarted:
   containers may be running.
@@ -16,15 +17,15 @@ Prepare of one claim, under the state lock (two instances may overlap during an 
 Prepare checks again under the lock whether it is still wanted (calls_in_progress.py). Two Prepares of one
 claim (two pods that share it) are answered one by one.
 
-Unprepare removes the files, then the record: killed in between, the claim still holds its devices and the
-kubelet repeats the call. Unprepare of an unknown claim succeeds.
+Unprepare undoes the shares and removes the files, then the record: killed in between, the claim still holds
+its devices and the kubelet repeats the call. Unprepare of an unknown claim succeeds.
 
 A record holds devices only in the boot it was written in. A record of an earlier boot, or one that was rolled
 back, is kept until Unprepare, only to detect a different card under the old name.
 
 If the checkpoint is unreadable, or missing beside files of prepared claims, it is rebuilt from what is left
-(claims/checkpoint.py). While some claim with a file has no record, it is unknown what is in use: Prepare
-refuses. Unprepare still works: it takes the claim's NICs back from its pods, stops the claim in every
+(stored_claims.py). While some claim with a file has no record, it is unknown what is in use: Prepare
+refuses. Unprepare still works: it takes the claim's NICs back from its pods, undoes the claim in every
 isolation backend for every device of the node, and removes its files; then it tries to recover again.
 """
 
@@ -32,29 +33,26 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from koordra.api.objects import Object
 from koordra.api.opaque.imex import ImexDomain
 from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, PrepareError, one_by_one
-from koordra.kubelet_plugin.cdi import claim_spec, container_files
-from koordra.kubelet_plugin.claims.checkpoint import (
-    Checkpoint,
-    CheckpointFile,
-    DamagedCheckpoint,
-    OtherVersion,
-    recovered,
-)
+from koordra.kubelet_plugin.cdi import container_files
+from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
-from koordra.kubelet_plugin.isolation import Backend, ForeignBackend
+from koordra.kubelet_plugin.isolation.backend import IsolationBackend
+from koordra.kubelet_plugin.isolation.realisation import Journal, Realisation
 from koordra.kubelet_plugin.network.consumers import Claims, Consumers, holds_nics
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.calls_in_progress import CallsInProgress
+from koordra.kubelet_plugin.prepare.claim_edits import finished
 from koordra.kubelet_plugin.prepare.claim_files import ClaimFiles
 from koordra.kubelet_plugin.prepare.imex_membership import NO_IMEX, DomainNotReady, Nodes, NoImex
 from koordra.kubelet_plugin.prepare.prepare_decision import Decision, NodeView, decide
+from koordra.kubelet_plugin.prepare.stored_claims import StoredClaims
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.logs import get_logger
@@ -79,7 +77,7 @@ class DeviceState:
         paths: NodePaths,
         claims: Claims,
         inventory: Callable[[], NodeInventory],
-        backends: Mapping[str, Backend],
+        backends: Mapping[str, IsolationBackend],
         disk: Disk,
         lock: StateLock | None = None,
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
@@ -102,8 +100,14 @@ class DeviceState:
         self._inventory = inventory
         self._backends = backends
         self._lock = lock or StateLock(paths.lock)
-        self._checkpoint = CheckpointFile(paths.checkpoint, disk)
         self._files = ClaimFiles(paths, disk)
+        self._stored = StoredClaims(
+            CheckpointFile(paths.checkpoint, disk),
+            self._files,
+            pool=node,
+            boot_id=lambda: inventory().boot_id,
+        )
+        self._realisation = Realisation(backends, inventory)
         self._new_nonce = new_nonce
         self._calls = CallsInProgress()
 
@@ -139,35 +143,28 @@ class DeviceState:
         held = before if before and before.boot_id == inventory.boot_id else None
         if held is not None and held.state is State.STARTED:
             checkpoint, before, held = self._rolled_back(checkpoint, held), held.rolled_back(), None
-        decision = decide(
-            ref,
-            claim,
-            node=NodeView(
-                pool=self.node,
-                inventory=inventory,
-                backends=self._backends,
-                files=self._paths,
-                holders=[self._enlarged(one) for one in checkpoint.of_boot(inventory.boot_id)],
-                consumers=consumers,
-                networks=self._policy,
-                hook_program=self._hook_program(),
-                imex_holders=checkpoint.claims,
-            ),
-            nonce=held.nonce if held else self._new_nonce(),
-            before=before,
+        node = NodeView(
+            pool=self.node,
+            inventory=inventory,
+            backends=self._backends,
+            files=self._paths,
+            holders=[self._enlarged(one) for one in checkpoint.of_boot(inventory.boot_id)],
+            consumers=consumers,
+            networks=self._policy,
+            hook_program=self._hook_program(),
+            imex_holders=checkpoint.claims,
         )
-        if held is None:
-            checkpoint = self._imex.join(checkpoint, decision.record, nodes, save=self._checkpoint.save)
+        nonce = held.nonce if held else self._new_nonce()
+        decision = decide(ref, claim, node=node, nonce=nonce, before=before)
         if held is not None:
-            self._renew(checkpoint, held, decision)
-        elif decision.record.devices:
-            self._prepare_new(checkpoint, decision)
+            record = self._renew(checkpoint, held, decision, node)
         else:
-            return decision.record
-        log.info(
-            "claim_prepared", claim=str(ref), uid=ref.uid, devices=[d.device for d in decision.record.devices]
-        )
-        return decision.record
+            checkpoint = self._imex.join(checkpoint, decision.record, nodes, save=self._stored.save)
+            if not decision.record.devices:
+                return decision.record
+            record = self._prepare_new(checkpoint, decision, node)
+        log.info("claim_prepared", claim=str(ref), uid=ref.uid, devices=[d.device for d in record.devices])
+        return record
 
     def imex_domain(self, nodes: Callable[[ImexDomain], Nodes] | None = None) -> ImexDomain | None:
         """The domain that the node is in; what is left of another one goes. `nodes`: have it know these now.
@@ -200,19 +197,19 @@ class DeviceState:
                 checkpoint = self._load()
             except CheckpointError as error:
                 log.error("unprepare_without_checkpoint", claim=str(ref), uid=ref.uid, error=str(error))
-                self._stop_everywhere(ref, list(self._inventory().published))
+                self._realisation.undo_everywhere(ref.uid, list(self._inventory().published))
                 self._files.remove(ref.uid)
                 with suppress(CheckpointError):
                     self._load()
                 return
             record = checkpoint.get(ref.uid)
+            journal = Journal(checkpoint, self._stored.save)
             if record is not None:
-                self._stop_isolation(record)
+                self._realisation.undo(journal, record)
             self._files.remove(ref.uid)
             if record is not None:
-                checkpoint = checkpoint.without(ref.uid)
-                self._checkpoint.save(checkpoint)
-                self._imex.settle(checkpoint.claims)
+                journal.put(journal.checkpoint.without(ref.uid))
+                self._imex.settle(journal.checkpoint.claims)
         log.info("claim_unprepared", claim=str(ref), uid=ref.uid, known=record is not None)
 
     def repair(self) -> None:
@@ -225,6 +222,7 @@ class DeviceState:
                 checkpoint = self._load()
             except CheckpointError as error:
                 log.error("checkpoint_unreadable", error=str(error))
+                self._realisation.resume(None)
                 return
             boot_id = self._inventory().boot_id
             for record in checkpoint.of_boot(boot_id):
@@ -242,6 +240,12 @@ class DeviceState:
                 self._files.remove_stale(keep)
             except KoordraError as error:
                 log.error("stale_files_not_removed", error=str(error))
+            try:
+                after = self._realisation.resume(checkpoint)
+                if after is not None and after != checkpoint:
+                    self._stored.save(after)
+            except KoordraError as error:
+                log.error("cards_not_repaired", error=str(error))
 
     def restore_files(self) -> None:
         """Rewrite files of prepared claims that are missing or were changed, and the hook that they name: the
@@ -264,6 +268,11 @@ class DeviceState:
             names = [path.name for path in altered]
             log.warning("claim_files_restored", claim=str(record.ref), uid=record.ref.uid, files=names)
 
+    def verify_cards(self) -> dict[str, str]:
+        """By device, what is wrong with the cards that isolation backends keep. Raises CheckpointError."""
+        with self._lock.held():
+            return self._realisation.verify(self._load())
+
     def records(self) -> tuple[ClaimRecord, ...]:
         """The claims that hold devices of this node now. Raises CheckpointError."""
         with self._lock.held():
@@ -284,65 +293,51 @@ class DeviceState:
         except ApiError as error:
             raise PrepareError(f"{ref}: it cannot be read from the API: {error}") from error
 
-    def _prepare_new(self, checkpoint: Checkpoint, decision: Decision) -> None:
+    def _prepare_new(self, checkpoint: Checkpoint, decision: Decision, node: NodeView) -> ClaimRecord:
         started = decision.record
+        journal = Journal(checkpoint.with_claim(started), self._stored.save)
         try:
             # A failed save may still have replaced the checkpoint, so it is rolled back too.
-            self._checkpoint.save(checkpoint.with_claim(started))
-            for share in decision.shares:
-                share.backend.start(share.of_card, share.config)
-            self._write_files(started)
-            self._checkpoint.save(checkpoint.with_claim(started.completed()))
+            journal.save(journal.checkpoint)
+            made = self._realisation.realise(journal, decision.shares)
+            record = finished(decision, made, node=node, kept=journal.checkpoint)
+            self._write_files(record)
+            journal.put(journal.checkpoint.with_claim(record.completed()))
         except KoordraError:
             try:
-                self._rolled_back(checkpoint, started)
+                self._rolled_back(journal.checkpoint, journal.checkpoint.get(started.ref.uid) or started)
             except KoordraError as error:
                 log.error("rollback_failed", claim=str(started.ref), uid=started.ref.uid, error=str(error))
             raise
+        return record
 
-    def _renew(self, checkpoint: Checkpoint, held: ClaimRecord, decision: Decision) -> None:
+    def _renew(
+        self, checkpoint: Checkpoint, held: ClaimRecord, decision: Decision, node: NodeView
+    ) -> ClaimRecord:
         """The claim is prepared: same devices, files rewritten with what has changed on the node since."""
-        renewed = decision.record.completed()
-        if not held.has_devices_of(renewed):
+        if not held.has_devices_of(decision.record):
             raise PrepareError(
                 f"{held.ref}: AlreadyAllocated: it is still prepared here with "
                 f"{', '.join(device.device for device in held.devices)}, and its allocation now names "
-                f"{', '.join(device.device for device in renewed.devices)}; it is prepared anew once its old pod is gone"
+                f"{', '.join(device.device for device in decision.record.devices)}; it is prepared anew once its old pod is gone"
             )
-        for share in decision.shares:
-            share.backend.start(share.of_card, share.config)
+        journal = Journal(checkpoint, self._stored.save)
+        made = self._realisation.realise(journal, decision.shares)
+        renewed = finished(decision, made, node=node, kept=journal.checkpoint).completed()
         self._write_files(renewed)
-        if renewed != held:
-            self._checkpoint.save(checkpoint.with_claim(renewed))
+        if renewed != journal.checkpoint.get(held.ref.uid):
+            journal.put(journal.checkpoint.with_claim(renewed))
+        return renewed
 
     def _rolled_back(self, checkpoint: Checkpoint, record: ClaimRecord) -> Checkpoint:
         """Undo an incomplete Prepare; the record is kept without devices."""
-        self._stop_isolation(record)
+        journal = Journal(checkpoint, self._stored.save)
+        self._realisation.undo(journal, record)
         self._release_network(record.ref)
         self._files.remove(record.ref.uid)
-        after = checkpoint.with_claim(record.rolled_back())
-        self._checkpoint.save(after)
+        journal.put(journal.checkpoint.with_claim(record.rolled_back()))
         log.info("claim_rolled_back", claim=str(record.ref), uid=record.ref.uid)
-        return after
-
-    def _stop_isolation(self, record: ClaimRecord) -> None:
-        for device in record.devices:
-            if record.state is State.RECOVERED:
-                self._stop_everywhere(record.ref, [device.device])
-            elif backend := self._backends.get(device.isolation or ""):
-                backend.stop(claim_uid=record.ref.uid, device=device.device)
-
-    def _stop_everywhere(self, ref: ClaimRef, devices: Iterable[str]) -> None:
-        """Stop a claim whose backends are unknown in all of them: stopping a share that was never started is
-        allowed. One of another package that does not keep to that holds no claim back."""
-        for backend in self._backends.values():
-            try:
-                for device in devices:
-                    backend.stop(claim_uid=ref.uid, device=device)
-            except PrepareError as error:
-                if not isinstance(backend, ForeignBackend):
-                    raise
-                log.error("isolation_not_stopped", claim=str(ref), uid=ref.uid, error=str(error))
+        return journal.checkpoint
 
     def _release_network(self, ref: ClaimRef) -> None:
         if self._networks is not None:
@@ -352,40 +347,4 @@ class DeviceState:
         self._files.write(record, container_files.file_contents(record, self._inventory()))
 
     def _load(self) -> Checkpoint:
-        """The checkpoint; an empty one if there is none, or one of another version, and no claim has files.
-        Raises CheckpointError."""
-        try:
-            checkpoint = self._checkpoint.load()
-        except (DamagedCheckpoint, OtherVersion) as error:
-            if isinstance(error, OtherVersion) and self._files.claims():
-                raise
-            return self._recovered(error)
-        if checkpoint is None and self._files.claims():
-            return self._recovered(
-                CheckpointError(
-                    f"{self._checkpoint.path} is missing, though claims are prepared on this node, so it is not known which "
-                    "devices are in use and no claim is prepared; drain the node of pods that use koordra, remove what is left "
-                    f"of {claim_spec.file_name('*')} in the CDI directory, and it starts anew"
-                )
-            )
-        return checkpoint or Checkpoint()
-
-    def _recovered(self, error: CheckpointError) -> Checkpoint:
-        """A checkpoint rebuilt from the records for the hook; raises `error` while a claim with a file has
-        none."""
-        checkpoint = recovered(
-            self._files.hook_records(),
-            pool=self.node,
-            boot_id=self._inventory().boot_id,
-            networks=self._files.networks(),
-        )
-        if self._files.claims() - {record.ref.uid for record in checkpoint.claims}:
-            raise error
-        self._checkpoint.save(checkpoint)
-        log.warning(
-            "checkpoint_recovered",
-            path=str(self._checkpoint.path),
-            claims=len(checkpoint.claims),
-            error=str(error),
-        )
-        return checkpoint
+        return self._stored.load()

@@ -46,6 +46,8 @@ log = get_logger(__name__)
 
 ADDRESS_AGE: Final = 60.0
 """Seconds for which a Node's address is believed."""
+IMEX_WAITS: Final = (1.0,) * 20
+"""Pauses of one Prepare that waits for the other nodes of its domain, in seconds."""
 MODE: Final = 0o600
 
 

@@ -3,30 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from koordra.api import names
 from koordra.api.opaque.configuration import Configuration
 from koordra.api.opaque.isolation import are_apart, is_share
-from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
-from koordra.kubelet_plugin.isolation import Backend, Share
+from koordra.kubelet_plugin.isolation.backend import Card, IsolationBackend, Share
+from koordra.kubelet_plugin.isolation.realisation import IsolatedShare, share_of, shares_on
 from koordra.kubelet_plugin.prepare.identified_devices import Prepared
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.quantity import parse
-
-
-@dataclass(frozen=True, slots=True)
-class IsolatedShare:
-    """A share that a backend must be prepared for before a container starts. `of_card`: all that the claim
-    has of the card, which is what is kept; of several shares of one card the first one's `config` counts."""
-
-    backend: Backend
-    share: Share
-    of_card: Share
-    config: GpuConfig
 
 
 def isolated_shares(
@@ -34,7 +22,7 @@ def isolated_shares(
     config: Configuration,
     *,
     inventory: NodeInventory,
-    backends: Mapping[str, Backend],
+    backends: Mapping[str, IsolationBackend],
     holders: Iterable[ClaimRecord],
     prepared: Prepared,
 ) -> list[IsolatedShare | None]:
@@ -54,10 +42,15 @@ def isolated_shares(
                 f"{record.ref}: BackendUnavailable: isolation {word!r} is not available on this node; "
                 f"available: {', '.join(sorted(backends))}"
             )
-        same = [number for number, each in enumerate(record.devices) if each.device == device.device]
-        of_card = _share(record, same, inventory)
-        first = record.devices[same[0]].request
-        found.append(IsolatedShare(backend, _share(record, [index], inventory), of_card, config.gpu(first)))
+        share = share_of(record, index, inventory)
+        first = next(each.request for each in record.devices if each.device == device.device)
+        if kept is None:
+            refused = backend.fits(share, config.gpu(first), _card(share, word, others, inventory))
+            if refused is not None:
+                raise PrepareError(f"{record.ref}: BackendUnavailable: {device.device}: {refused}")
+        else:
+            share = replace(share, journal=kept.journal)
+        found.append(IsolatedShare(backend, share, config.gpu(first)))
     return found
 
 
@@ -91,24 +84,9 @@ def _decided(
     return word
 
 
-def _share(record: ClaimRecord, indices: Sequence[int], inventory: NodeInventory) -> Share:
-    """The claim's devices of these places, all of one card, as one share."""
-    device = record.devices[indices[0]]
-    consumed = [
-        dict(record.devices[index].consumed) if record.devices[index].share_id else {} for index in indices
-    ]
-    memory = sum(parse(each.get(names.CAPACITY_MEMORY, "0")) for each in consumed)
-    whole = inventory.published[device.device].capacity[names.CAPACITY_MEMORY].value
-    cores = sum(int(parse(each.get(names.CAPACITY_CORES, "0"))) for each in consumed)
-    limited = all(names.CAPACITY_MEMORY in each for each in consumed) and memory < whole
-    return Share(
-        claim_uid=record.ref.uid,
-        index=indices[0],
-        device=device.device,
-        uuid=device.uuid or "",
-        memory_bytes=int(memory) if limited else None,
-        cores=cores if 0 < cores < 100 else None,
-    )
+def _card(share: Share, word: str, claims: Iterable[ClaimRecord], inventory: NodeInventory) -> Card:
+    shares = (*shares_on(claims, share.device, word, inventory), share)
+    return Card(share.device, share.uuid, shares)
 
 
 def _may_be_shared(device: DeviceRecord, inventory: NodeInventory) -> bool:

@@ -11,12 +11,11 @@ From the claim object, the inventory and the claims that already hold devices, i
 5. IMEX channels have a domain, and the node is in no other one;
 6. Required JointAllocation scopes hold on this machine (allocation_checks.py);
 7. the isolation of each share follows from the operator's policy, class and claim, this node has the
-   backend, and no card has shares with and without limits (isolated_shares.py);
+   backend, it can keep the share, and no card has shares of two kinds (isolated_shares.py);
 8. the pod can have the network that the claim asks for (network/network_decision.py);
-9. the container edits follow (cdi/device_edits.py), with the variables of the dialect of a legacy pod
-   and of a gang's member.
+9. the node can give its holders the parts of the driver that they ask for.
 
-Results of other drivers are ignored.
+The container edits follow once the shares are made (claim_edits.py). Results of other drivers are ignored.
 """
 
 from __future__ import annotations
@@ -33,28 +32,26 @@ from koordra.api.opaque.gang_member import is_gang_member
 from koordra.api.opaque.imex import ImexChannels, is_imex_domain
 from koordra.api.opaque.parameters import NO_ISOLATION
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
-from koordra.kubelet_plugin.cdi.container_hook import is_limited
-from koordra.kubelet_plugin.cdi.device_edits import legacy_edits, with_edits
+from koordra.kubelet_plugin.cdi.device_edits import legacy_edits
 from koordra.kubelet_plugin.cdi.driver_edits import drawing_nodes, unavailable
 from koordra.kubelet_plugin.claims.claim_record import (
-    NO_EDITS,
     ClaimRecord,
     ContainerEdits,
     DeviceRecord,
     State,
 )
-from koordra.kubelet_plugin.isolation import Backend
+from koordra.kubelet_plugin.isolation.backend import IsolationBackend
+from koordra.kubelet_plugin.isolation.realisation import IsolatedShare
 from koordra.kubelet_plugin.network.consumers import Consumers
 from koordra.kubelet_plugin.network.fabric_files import fabric_settings, rules_nccl
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy, network_plans
 from koordra.kubelet_plugin.prepare.allocation_checks import refuse_overcommit, refuse_unmet_scopes
 from koordra.kubelet_plugin.prepare.identified_devices import Prepared, identified
-from koordra.kubelet_plugin.prepare.isolated_shares import IsolatedShare, isolated_shares
+from koordra.kubelet_plugin.prepare.isolated_shares import isolated_shares
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.claim_network import NetworkPlan
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.layout import StateFolder
-from koordra.node_state.prepared_claim import NUMA_AFFINITY
 from koordra.node_state.strict_json import Pairs
 from koordra.topology.fabrics import clique
 from koordra.topology.machine import Nic
@@ -70,7 +67,7 @@ class NodeView:
 
     pool: str
     inventory: NodeInventory
-    backends: Mapping[str, Backend]
+    backends: Mapping[str, IsolationBackend]
     files: StateFolder
     holders: Sequence[ClaimRecord] = ()
     consumers: Consumers | None = None
@@ -81,10 +78,15 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`record` is in state PrepareStarted."""
+    """What is placed where. `record` is in state PrepareStarted and without edits, which follow once its
+    `shares` are made (claim_edits.py). By device: `capabilities` are the parts of the driver that its holders
+    get, `legacy` the variables of the dialect of a legacy pod."""
 
     record: ClaimRecord
-    shares: tuple[IsolatedShare, ...] = ()
+    shares: tuple[IsolatedShare, ...]
+    config: Configuration
+    capabilities: tuple[DriverCapabilities, ...]
+    legacy: tuple[ContainerEdits, ...]
 
 
 def decide(
@@ -160,6 +162,7 @@ def decide(
             replace(
                 device,
                 isolation=share.backend.name if share else None,
+                journal=share.share.journal if share else (),
                 network=plan,
                 fabric=prepared[device.assignment].fabric
                 if device.assignment in prepared
@@ -179,32 +182,24 @@ def decide(
             for device, parts in zip(record.devices, capabilities, strict=True)
         ),
     )
-    legacy = legacy_edits(record, claim, inventory=node.inventory)
-    record = with_edits(
-        record,
-        inventory=node.inventory,
-        isolation=[
-            (share.backend.edits(share.share, share.config) if share else NO_EDITS)
-            + _affinity(device, config)
-            + legacy_edit
-            for share, device, legacy_edit in zip(shares, devices, legacy, strict=True)
-        ],
-        capabilities=capabilities,
-        files=node.files,
-        own_users=node.consumers is not None and node.consumers.own_users,
-        member=config.member,
-        hook_program=node.hook_program,
-    )
-    edits = [device.edits for device in record.devices]
     for needed, why in (
-        (is_limited(edits), "isolation limiter needs it, or an image's own driver comes before the limit"),
+        (
+            any(share.backend.capabilities.hook for share in shares if share),
+            "isolation limiter needs it, or an image's own driver comes before the limit",
+        ),
         (rules_nccl(record), "RdmaConfig.fabric needs it, or NCCL does not read what it says"),
     ):
-        if needed and not record.hooks:
+        if needed and not node.hook_program:
             raise PrepareError(
                 f"{ref}: BackendUnavailable: this koordra was built without koordra-cdi-hook (make -C native); {why}"
             )
-    return Decision(record=record, shares=tuple(share for share in shares if share))
+    return Decision(
+        record=record,
+        shares=tuple(share for share in shares if share),
+        config=config,
+        capabilities=tuple(capabilities),
+        legacy=legacy_edits(record, claim, inventory=node.inventory),
+    )
 
 
 def _refuse_without_libcuda(record: ClaimRecord, inventory: NodeInventory) -> None:
@@ -306,9 +301,3 @@ def _capabilities(
     if refused is not None:
         raise PrepareError(f"{record.ref}: BackendUnavailable: {device.device}: {refused}")
     return found
-
-
-def _affinity(device: DeviceRecord, config: Configuration) -> ContainerEdits:
-    """The variable by which the NRI hook sets the container's cpuset near this GPU."""
-    near = device.uuid is not None and config.gpu(device.request).numa_affinity
-    return ContainerEdits(env=((NUMA_AFFINITY, "true"),)) if near else NO_EDITS

@@ -25,9 +25,9 @@ from koordra.errors import NotFound
 from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.cdi.hook_program import HookProgram
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
-from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts
+from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource

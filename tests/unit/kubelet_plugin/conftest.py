@@ -15,7 +15,7 @@ from koordra.api.objects import Object
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, decode
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.isolation import backends
+from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.network.consumers import Consumers
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
 from koordra.kubelet_plugin.prepare.device_state import DeviceState

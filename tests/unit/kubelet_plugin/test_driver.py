@@ -169,7 +169,7 @@ def test_a_node_that_offers_mig_instances(folder: Path, tmp_path: Path) -> None:
         # A reset, say: nobody is to get it, and its claim's holders are to see why it does not work.
         found = discover(tmp_path)
         gpus = tuple(replace(card, mig_instances=()) for card in found.machine.gpus)
-        plugin.driver._on_reading(replace(found, machine=replace(found.machine, gpus=gpus)))
+        plugin.driver._readings.take(replace(found, machine=replace(found.machine, gpus=gpus)))
         gone = {"key": UNHEALTHY_TAINT, "value": "InstanceGone", "effect": "NoSchedule"}
         assert wait_for(lambda: gone in plugin.api.devices().get(name, {}).get("taints", ()))
 
@@ -190,10 +190,10 @@ def test_a_lost_card_that_a_claim_holds_ends_its_pods_where_the_operator_says_so
         def taints() -> list[Object]:
             return list(plugin.api.devices().get(GPU_0, {}).get("taints", ()))
 
-        plugin.driver._on_reading(replace(found, machine=replace(found.machine, gpus=(lost, *others))))
+        plugin.driver._readings.take(replace(found, machine=replace(found.machine, gpus=(lost, *others))))
         assert wait_for(lambda: gone in taints())
         assert plugin.unprepare().error == ""
-        plugin.driver._on_reading(replace(found, machine=replace(found.machine, gpus=(lost, *others))))
+        plugin.driver._readings.take(replace(found, machine=replace(found.machine, gpus=(lost, *others))))
         assert wait_for(lambda: GPU_0 not in plugin.api.devices())
 
 
@@ -276,8 +276,7 @@ def test_a_disk_that_gives_nothing_ends_none_of_the_checks(monkeypatch: pytest.M
         return check
 
     plugin: Any = SimpleNamespace(
-        _dra=SimpleNamespace(ensure=fails("dra")),
-        _registration=SimpleNamespace(ensure=fails("registration")),
+        _servers=SimpleNamespace(checks=[fails("dra"), fails("registration")]),
         _guarded=SimpleNamespace(ensure=fails("guarded")),
         _state=SimpleNamespace(restore_files=fails("files")),
         _settings=SimpleNamespace(pod_network=False),

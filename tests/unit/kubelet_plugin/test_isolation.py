@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,13 +12,16 @@ import pytest
 from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import PrepareError
-from koordra.kubelet_plugin import isolation
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ContainerEdits
-from koordra.kubelet_plugin.isolation import Share
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
+from koordra.kubelet_plugin.isolation import packages
+from koordra.kubelet_plugin.isolation.backend import Keep, Realised, Share
+from koordra.kubelet_plugin.isolation.none import NoIsolation
+from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
 from koordra.topology.machine import Gpu
 from tests.fakes.disks import StepDisk
+from tests.fakes.isolation import RecordingBackend
 from tests.fakes.node_claims import (
     GPU_0,
     GPU_1,
@@ -35,38 +38,13 @@ from tests.fakes.node_claims import (
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
 
 
-@dataclass
-class RecordingBackend:
-    """Writes down what it is asked for; `refuse` is an error to raise from start."""
-
-    name: str = "limiter"
-    running: list[tuple[str, str]] = field(default_factory=list)
-    shares: list[Share] = field(default_factory=list)
-    refuse: str = ""
-
-    def edits(self, share: Share, config: GpuConfig) -> ContainerEdits:
-        self.shares.append(share)
-        return ContainerEdits(env=((f"LIMIT_{share.index}", f"{share.memory_bytes} {config.priority}"),))
-
-    def start(self, share: Share, config: GpuConfig) -> None:
-        del config
-        if self.refuse:
-            raise PrepareError(self.refuse)
-        if (share.claim_uid, share.device) not in self.running:
-            self.running.append((share.claim_uid, share.device))
-
-    def stop(self, *, claim_uid: str, device: str) -> None:
-        if (claim_uid, device) in self.running:
-            self.running.remove((claim_uid, device))
-
-
 def plugin(node: PluginNode, backend: RecordingBackend) -> DeviceState:
     return DeviceState(
         node=NODE,
         paths=node.paths,
         claims=node.claims,
         inventory=lambda: node.inventory,
-        backends={**isolation.backends(), backend.name: backend},
+        backends={**backends(), backend.name: backend},
         disk=StepDisk(),
     )
 
@@ -145,7 +123,7 @@ def limited(node: PluginNode, *allowed: str) -> PluginNode:
     offering = Offering(isolation=IsolationPolicy(allowed))
     node.inventory = replace(node.inventory, offering=offering)
     known = {name: RecordingBackend(name) for name in ("limiter", "mps")}
-    node.backends = {**isolation.backends(), **known}
+    node.backends = {**backends(), **known}
     return node
 
 
@@ -261,8 +239,9 @@ def test_a_backend_is_started_for_all_that_a_claim_has_of_a_card(node: PluginNod
     started: list[tuple[Share, GpuConfig]] = []
 
     class Started(RecordingBackend):
-        def start(self, share: Share, config: GpuConfig) -> None:
-            started.append((share, config))
+        def prepare(self, share: Share, config: GpuConfig, keep: Keep) -> Realised:
+            started.append((share.kept, config))
+            return super().prepare(share, config, keep)
 
     backend = Started()
     config = [
@@ -320,7 +299,7 @@ def test_where_one_share_of_a_card_is_limited_all_are(node: PluginNode) -> None:
 def test_a_node_without_the_limiter_says_so(node: PluginNode) -> None:
     node.inventory = replace(
         node.inventory,
-        offering=Offering(isolation=IsolationPolicy(("limiter",)).among(isolation.backends())),
+        offering=Offering(isolation=IsolationPolicy(("limiter",)).among(backends())),
     )
     why = refusal(node, claim(1, gpu("gpu", GPU_0, "10Gi")))
     assert "the node allows no share at all" in why
@@ -365,12 +344,12 @@ def test_third_parties_register_by_entry_point(monkeypatch: pytest.MonkeyPatch) 
         Entry("renamed", partial(RecordingBackend, "vendor")),
         Entry("broken", broken),
     ]
-    monkeypatch.setattr(isolation, "entry_points", lambda group: entries)
-    found = isolation.backends()
+    monkeypatch.setattr(packages, "entry_points", lambda group: entries)
+    found = backends()
     vendor = found["vendor"]
-    assert isinstance(vendor, isolation.ForeignBackend)
+    assert isinstance(vendor, packages.ForeignBackend)
     assert isinstance(vendor.backend, RecordingBackend)
-    assert isinstance(found["none"], isolation.NoIsolation)
+    assert isinstance(found["none"], NoIsolation)
     assert sorted(found) == ["none", "vendor"]
 
 
@@ -390,7 +369,7 @@ def test_what_a_running_claim_has_beyond_its_allocation_is_nobody_elses(node: Pl
         paths=node.paths,
         claims=node.claims,
         inventory=lambda: node.inventory,
-        backends={**isolation.backends(), backend.name: backend},
+        backends={**backends(), backend.name: backend},
         disk=StepDisk(),
         enlarged=grown,
     )

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from koordra.api.opaque.isolation import IsolationPolicy, node_policy
 from koordra.api.opaque.parameters import GpuConfig, decode, isolations
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
-from koordra.kubelet_plugin import isolation
-from koordra.kubelet_plugin.isolation import backends
+from koordra.kubelet_plugin.isolation import packages
+from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.publish.node_inventory import inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.placement import plan
@@ -26,18 +26,16 @@ from tests.unit.kubelet_plugin.conftest import Discovery, PluginNode, prepare, r
 
 BACKEND = """
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
+from koordra.kubelet_plugin.isolation.backend import IsolationBackend, Realised
 
 
-class FairyDust:
+class FairyDust(IsolationBackend):
     name = "fairy-dust"
 
-    def edits(self, share, config):
-        return ContainerEdits(env=(("FAIRY_DUST", str(share.memory_bytes)),))
+    def prepare(self, share, config, keep):
+        return Realised(ContainerEdits(env=(("FAIRY_DUST", str(share.memory_bytes)),)))
 
-    def start(self, share, config):
-        pass
-
-    def stop(self, *, claim_uid, device):
+    def unprepare(self, share):
         pass
 """
 ENTRY_POINT = "[koordra.isolation]\nfairy-dust = fairy_dust:FairyDust\n"
@@ -101,7 +99,9 @@ def test_it_is_published_allocated_and_prepared(
     assert node.record(uid(1))["devices"][0]["env"]["FAIRY_DUST"] == str(1 << 30)
 
 
-RAISING = BACKEND.replace("        pass", "        raise RuntimeError('the dust is wet')")
+WET = "raise RuntimeError('the dust is wet')"
+PREPARES = 'return Realised(ContainerEdits(env=(("FAIRY_DUST", str(share.memory_bytes)),)))'
+RAISING = BACKEND.replace("pass", WET).replace(PREPARES, WET)
 
 
 def node_with(installed: Path, source: str, discovery: Discovery) -> PluginNode:
@@ -119,7 +119,7 @@ def test_one_that_raises_is_an_error_of_its_claims_alone(installed: Path, discov
     node = node_with(installed, RAISING, discovery)
     plugin = node.plugin()
     with pytest.raises(
-        PrepareError, match=r"fairy-dust: start of claim .* failed in fairy_dust:FairyDust: Runtime"
+        PrepareError, match=r"fairy-dust: prepare of claim .* failed in fairy_dust:FairyDust: Runtime"
     ):
         plugin.prepare(ref_of(node.claims.get("team-a", "claim-1")))
     assert plugin.prepare(ref_of(node.claims.get("team-a", "claim-2")))
@@ -132,13 +132,19 @@ def test_one_that_raises_is_an_error_of_its_claims_alone(installed: Path, discov
 NONSENSE = [
     "None",
     "'edits'",
+    "ContainerEdits()",
     "1 / 0",
-    "ContainerEdits(env=None)",
-    "ContainerEdits(env=(('FAIRY_DUST', 7),))",
-    "ContainerEdits(env='FAIRY_DUST')",
-    "ContainerEdits(mounts=('/dust',))",
-    "ContainerEdits(device_nodes=(object(),))",
-    "ContainerEdits(additional_gids=('dust',))",
+    "Realised(None)",
+    "Realised(uuid=7)",
+    "Realised(nodes=('/dev/dust',))",
+    "Realised(ContainerEdits(env=None))",
+    "Realised(ContainerEdits(env=(('FAIRY_DUST', 7),)))",
+    "Realised(ContainerEdits(env='FAIRY_DUST'))",
+    "Realised(ContainerEdits(mounts=('/dust',)))",
+    "Realised(ContainerEdits(device_nodes=(object(),)))",
+    "Realised(ContainerEdits(additional_gids=('dust',)))",
+    "keep('dust')",
+    "keep([('dust', 7)])",
     "exit(3)",
     "__import__('os').read(-1, 1)",
 ]
@@ -148,17 +154,15 @@ NONSENSE = [
 def test_one_that_answers_nonsense_is_refused_in_words(
     installed: Path, discovery: Discovery, answer: str
 ) -> None:
-    source = BACKEND.replace('ContainerEdits(env=(("FAIRY_DUST", str(share.memory_bytes)),))', answer)
+    source = BACKEND.replace(PREPARES, f"return {answer}")
     node = node_with(installed, source, discovery)
-    with pytest.raises(PrepareError, match=r"edits of claim .* failed in fairy_dust:FairyDust"):
+    with pytest.raises(PrepareError, match=r"prepare of claim .* failed in fairy_dust:FairyDust"):
         node.plugin().prepare(ref_of(node.claims.get("team-a", "claim-1")))
     assert not node.holders()
 
 
 def test_one_that_refuses_in_its_own_words_is_quoted(installed: Path, discovery: Discovery) -> None:
-    source = BACKEND.replace(
-        "        pass", "        raise PrepareError('isolation fairy-dust: no dust left')", 1
-    )
+    source = BACKEND.replace(PREPARES, "raise PrepareError('isolation fairy-dust: no dust left')")
     node = node_with(installed, f"from koordra.errors import PrepareError\n{source}", discovery)
     with pytest.raises(PrepareError) as refused:
         node.plugin().prepare(ref_of(node.claims.get("team-a", "claim-1")))
@@ -169,27 +173,29 @@ def test_one_that_refuses_in_its_own_words_is_quoted(installed: Path, discovery:
 def test_one_that_hangs_is_left_alone_and_holds_nobody_else_up(
     installed: Path, discovery: Discovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(isolation, "ANSWERS_WITHIN", 0.05)
+    monkeypatch.setattr(packages, "ANSWERS_WITHIN", 0.05)
     hanging = f"import threading\nwoken = threading.Event()\n{BACKEND}".replace(
-        "        pass", "        woken.wait()"
+        PREPARES, f"woken.wait()\n        keep((('dust', 'late'),))\n        {PREPARES}"
     )
     node = node_with(installed, hanging, discovery)
     plugin = node.plugin()
     dusted, other = (ref_of(node.claims.get("team-a", f"claim-{number}")) for number in (1, 2))
     with pytest.raises(
-        PrepareError, match=r"start of claim .* failed in fairy_dust:FairyDust: .*no answer within"
+        PrepareError, match=r"prepare of claim .* failed in fairy_dust:FairyDust: .*no answer within"
     ):
         plugin.prepare(dusted)
     for call in (plugin.prepare, plugin.unprepare):
-        with pytest.raises(PrepareError, match=r"start of claim .* has not returned yet"):
+        with pytest.raises(PrepareError, match=r"prepare of claim .* has not returned yet"):
             call(dusted)
     assert plugin.prepare(other)
+    before = node.paths.checkpoint.read_bytes()
     sys.modules["fairy_dust"].woken.set()
     deadline = time.monotonic() + PATIENCE
     while any(thread.name == "isolation-fairy-dust" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert plugin.prepare(dusted).devices
+    assert node.paths.checkpoint.read_bytes() == before, "a call that was given up writes nothing down"
+    assert plugin.prepare(dusted).devices[0].journal == (("dust", "late"),)
     plugin.unprepare(dusted)
     assert node.holders() == {other.uid}
 
@@ -206,13 +212,26 @@ def test_one_that_hangs_is_left_alone_and_holds_nobody_else_up(
         BACKEND.replace('name = "fairy-dust"', "name = None"),
         BACKEND.replace('name = "fairy-dust"', "def __init__(self):\n        exit(3)"),
         BACKEND.replace('name = "fairy-dust"', "name = property(lambda self: 1 / 0)"),
+        BACKEND.replace("(IsolationBackend)", ""),
+        BACKEND.replace("def unprepare", "def undo"),
+        BACKEND.replace('name = "fairy-dust"', 'name, capabilities = "fairy-dust", "all"'),
     ],
-    ids=["raises", "exits", "hangs", "nameless", "exits-when-made", "raises-its-name"],
+    ids=[
+        "raises",
+        "exits",
+        "hangs",
+        "nameless",
+        "exits-when-made",
+        "raises-its-name",
+        "no-backend",
+        "incomplete",
+        "nonsense-of-itself",
+    ],
 )
 def test_one_that_cannot_be_loaded_is_not_known(
     installed: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    monkeypatch.setattr(isolation, "ANSWERS_WITHIN", 0.5)
+    monkeypatch.setattr(packages, "ANSWERS_WITHIN", 0.5)
     (installed / "fairy_dust/__init__.py").write_text(source)
     assert "fairy-dust" not in backends()
 
@@ -228,5 +247,5 @@ def test_one_that_raises_does_not_keep_a_recovered_claim_of_others_from_ending(
     with capture_logs() as lines:
         node.plugin().unprepare(other)
     assert not node.holders()
-    (line,) = [line for line in lines if line["event"] == "isolation_not_stopped"]
+    (line,) = [line for line in lines if line["event"] == "isolation_not_undone"]
     assert "the dust is wet" in line["error"]

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from koordra.api.opaque.parameters import CoresPolicy, GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Mount
-from koordra.kubelet_plugin.isolation import Share
+from koordra.kubelet_plugin.isolation.backend import Share
 from koordra.kubelet_plugin.isolation.limiter import region as layout
 from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
 from koordra.kubelet_plugin.isolation.limiter import usage as limiter_usage
@@ -25,6 +25,7 @@ from koordra.kubelet_plugin.isolation.limiter.backend import (
     LimiterIsolation,
     override_driver_mounts,
 )
+from tests.fakes.isolation import keep_nothing
 from tests.patience import PATIENCE
 from tests.unit.limiter.native_build import environment
 
@@ -52,7 +53,7 @@ def test_device_time_is_limited_where_operator_and_claim_say_so(
     tmp_path: Path, installed: Path, cores: bool, policy: CoresPolicy | None, rate: int
 ) -> None:
     backend = LimiterIsolation(tmp_path / "state", installed=[installed], cores=cores)
-    backend.start(SHARE, GpuConfig(cores_policy=policy))
+    backend.prepare(SHARE, GpuConfig(cores_policy=policy), keep_nothing)
     assert limiter_usage.read(backend.claims / CLAIM).devices[0].rate == rate
 
 
@@ -64,8 +65,8 @@ def test_every_loader_finds_the_same_file_for_its_platform_and_32_bit_ones_anoth
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         (installed / "limiter-i386" / name).write_text("32")
     backend = LimiterIsolation(tmp_path / "state", installed=[installed])
-    backend.start(SHARE, GpuConfig())
-    mounts = backend.edits(SHARE, GpuConfig()).mounts
+    backend.prepare(SHARE, GpuConfig(), keep_nothing)
+    mounts = backend.prepare(SHARE, GpuConfig(), keep_nothing).edits.mounts
     folder = Path(next(each.host_path for each in mounts if each.container_path == LIMITER_FOLDER))
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         front = Path(next(each.host_path for each in mounts if each.container_path.endswith(f"64/{name}")))
@@ -73,12 +74,12 @@ def test_every_loader_finds_the_same_file_for_its_platform_and_32_bit_ones_anoth
             assert (folder / platform_name / name).samefile(front)
         for platform_name in ("i386", "i486", "i586", "i686"):
             assert (folder / platform_name / name).read_text() == "32"
-    backend.start(SHARE, GpuConfig())
+    backend.prepare(SHARE, GpuConfig(), keep_nothing)
 
 
 def test_a_container_gets_the_library_and_its_region(tmp_path: Path, installed: Path) -> None:
     backend = LimiterIsolation(tmp_path / "state", installed=[installed])
-    edits = backend.edits(SHARE, GpuConfig())
+    edits = backend.prepare(SHARE, GpuConfig(), keep_nothing).edits
     paths = {mount.container_path: mount for mount in edits.mounts}
     region = f"/run/koordra/limiter/{CLAIM}"
     assert set(paths) == {
@@ -89,19 +90,19 @@ def test_a_container_gets_the_library_and_its_region(tmp_path: Path, installed: 
     assert "ro" in paths[region].options
     assert "rw" in paths[f"{region}/usage"].options
     assert [value for name, value in edits.env if name.startswith("KOORDRA_MEMORY_LIMIT_")] == [str(GIB)]
-    backend.start(SHARE, GpuConfig())
+    backend.prepare(SHARE, GpuConfig(), keep_nothing)
     for mount in edits.mounts:
         assert Path(mount.host_path).exists(), mount
 
 
 def test_libraries_built_anew_meanwhile_change_nothing(tmp_path: Path, installed: Path) -> None:
     backend = LimiterIsolation(tmp_path / "state", installed=[installed])
-    edits = backend.edits(SHARE, GpuConfig())
+    edits = backend.prepare(SHARE, GpuConfig(), keep_nothing).edits
     (installed / "libcuda.so.1").write_text("another")
-    backend.start(SHARE, GpuConfig())
+    backend.prepare(SHARE, GpuConfig(), keep_nothing)
     for mount in edits.mounts:
         assert Path(mount.host_path).exists(), mount
-    assert backend.edits(SHARE, GpuConfig()) == edits
+    assert backend.prepare(SHARE, GpuConfig(), keep_nothing).edits == edits
 
 
 def test_the_region_has_all_its_blocks(tmp_path: Path) -> None:
@@ -114,18 +115,18 @@ def test_the_region_has_all_its_blocks(tmp_path: Path) -> None:
 
 def test_start_and_stop_can_be_repeated(tmp_path: Path, installed: Path) -> None:
     backend = LimiterIsolation(tmp_path, installed=[installed])
-    backend.stop(claim_uid=CLAIM, device=SHARE.device)
+    backend.unprepare(SHARE)
     for _ in range(2):
-        backend.start(SHARE, GpuConfig())
+        backend.prepare(SHARE, GpuConfig(), keep_nothing)
     assert limiter_usage.read(backend.claims / CLAIM).devices[0].limit == GIB
     for _ in range(2):
-        backend.stop(claim_uid=CLAIM, device=SHARE.device)
+        backend.unprepare(SHARE)
     assert list(backend.claims.iterdir()) == []
 
 
 def test_without_the_library_nothing_is_prepared(tmp_path: Path) -> None:
     with pytest.raises(PrepareError, match="this node has no libcuda"):
-        LimiterIsolation(tmp_path, installed=[tmp_path]).edits(SHARE, GpuConfig())
+        LimiterIsolation(tmp_path, installed=[tmp_path]).prepare(SHARE, GpuConfig(), keep_nothing)
 
 
 def test_the_drivers_library_moves_behind_the_limiters() -> None:
@@ -155,7 +156,7 @@ def test_the_drivers_library_moves_behind_the_limiters() -> None:
 
 def test_the_node_learns_the_host_pid(built: Path, tmp_path: Path) -> None:
     backend = LimiterIsolation(tmp_path / "state", installed=[built])
-    backend.start(SHARE, GpuConfig())
+    backend.prepare(SHARE, GpuConfig(), keep_nothing)
     tenant = str(built / "test" / "tenant")
     subprocess.run([tenant, "--world", str(tmp_path), UUID, str(8 * GIB)], check=True)
     with subprocess.Popen(
@@ -174,7 +175,7 @@ def test_the_node_learns_the_host_pid(built: Path, tmp_path: Path) -> None:
             time.sleep(0.01)
         assert seen.host_pid == process.pid
         process.kill()
-    backend.stop(claim_uid=CLAIM, device=SHARE.device)
+    backend.unprepare(SHARE)
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -184,19 +185,19 @@ def test_strictness_and_the_context_reserve_are_in_the_policy(
     backend = LimiterIsolation(
         tmp_path, installed=[installed], strict=strict, context_bytes=lambda uuid: len(uuid) << 20
     )
-    backend.start(SHARE, GpuConfig())
+    backend.prepare(SHARE, GpuConfig(), keep_nothing)
     flags = struct.unpack_from("=I", (backend.claims / CLAIM / "policy").read_bytes(), 16)[0]
     assert flags == (layout.STRICT if strict else 0)
     assert limiter_usage.read(backend.claims / CLAIM).devices[0].context_bytes == len(UUID) << 20
 
 
 def test_claims_of_an_earlier_plugin_are_served_again(tmp_path: Path, installed: Path) -> None:
-    LimiterIsolation(tmp_path, installed=[installed]).start(SHARE, GpuConfig())
+    LimiterIsolation(tmp_path, installed=[installed]).prepare(SHARE, GpuConfig(), keep_nothing)
     later = LimiterIsolation(tmp_path, installed=[installed])
     (later.claims / CLAIM / "broker.sock").unlink()
-    later.broker.resume()
+    later.resume(None)
     assert (later.claims / CLAIM / "broker.sock").is_socket()
-    later.stop(claim_uid=CLAIM, device=SHARE.device)
+    later.unprepare(SHARE)
 
 
 @pytest.mark.parametrize("text", ["banana", "-1", "1.5", "2Ti"])

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordra.api.opaque.parameters import CoresPolicy, GpuConfig
-from koordra.kubelet_plugin.isolation import Share
+from koordra.kubelet_plugin.isolation.backend import Share
 from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter.backend import time_share
 from koordra.kubelet_plugin.isolation.limiter.device_time import (

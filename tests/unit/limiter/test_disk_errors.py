@@ -17,6 +17,7 @@ from koordra.errors import PrepareError
 from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter.report import read_all, verdicts
+from tests.fakes.isolation import keep_nothing
 from tests.long import mostly_long
 from tests.unit.limiter.test_backend import SHARE, UUID, installed
 
@@ -56,12 +57,12 @@ def test_any_one_open_of_a_start_fails_and_the_next_one_completes_it(
         failing = FailingOpen(monkeypatch, limiter.claims)
         failing.fail(at)
         try:
-            limiter.start(SHARE, GpuConfig())
+            limiter.prepare(SHARE, GpuConfig(), keep_nothing)
         except PrepareError as error:
             assert "Input/output error" in str(error)
             assert SHARE.claim_uid in str(error)
             assert failing.opened[-1] in str(error)
-            limiter.start(SHARE, GpuConfig())
+            limiter.prepare(SHARE, GpuConfig(), keep_nothing)
         finally:
             limiter.broker.forget(SHARE.claim_uid)
             monkeypatch.undo()

@@ -60,10 +60,19 @@ from typing import Final
 from koordra.api.opaque.parameters import CoresPolicy, GpuConfig
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Mount
-from koordra.kubelet_plugin.isolation import NoIsolation, Share
+from koordra.kubelet_plugin.isolation.backend import (
+    Capabilities,
+    Card,
+    Held,
+    IsolationBackend,
+    Keep,
+    Realised,
+    Share,
+)
 from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter.broker import Broker
 from koordra.kubelet_plugin.isolation.limiter.region import POLICY_BYTES, USAGE_BYTES
+from koordra.kubelet_plugin.isolation.none import figures
 from koordra.kubelet_plugin.nvidia_driver.driver_libraries import LIBRARY_FOLDERS
 from koordra.kubelet_plugin.sampling.host_processes import REGIONS_FOLDER, mount_of, mounts
 from koordra.logs import get_logger
@@ -130,7 +139,7 @@ _BUILT: Final = {"libcuda.so.1": "cuda/libcuda.so.1", "libnvidia-ml.so.1": "nvml
 _READ_WRITE: Final = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 
 
-class LimiterIsolation:
+class LimiterIsolation(IsolationBackend):
     """`state` is the plugin's directory; `installed` are folders with the built libraries, the first that has
     them counts. `context_bytes` is what to reserve for a context on a GPU (by UUID; 0: measured in the
     process, which the first cannot be); `strict`: entry points of the driver that the limiter does not know
@@ -155,19 +164,21 @@ class LimiterIsolation:
         self._flags = region.STRICT if strict else 0
         self.broker = Broker(self.claims)
 
-    def edits(self, share: Share, config: GpuConfig) -> ContainerEdits:
-        region.uuid_bytes(share.uuid)
-        library = self._library()
-        folder = self.claims / share.claim_uid
-        inside = f"{REGIONS_FOLDER}/{share.claim_uid}"
-        fronts = tuple(
-            Mount(str(library / name), f"{target}/{name}") for target in LIBRARY_FOLDERS for name in LIBRARIES
-        )
-        usage = Mount(str(folder / "usage"), f"{inside}/usage", _READ_WRITE)
-        mounts = (*fronts, Mount(str(library), LIMITER_FOLDER), Mount(str(folder), inside), usage)
-        return NoIsolation().edits(share, config) + ContainerEdits(mounts=mounts)
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(memory=True, cores=self._cores, hook=True)
 
-    def start(self, share: Share, config: GpuConfig) -> None:
+    def fits(self, share: Share, config: GpuConfig, card: Card) -> str | None:
+        del config, card
+        try:
+            region.uuid_bytes(share.uuid)
+            self._library()
+        except PrepareError as error:
+            return str(error)
+        return None
+
+    def prepare(self, share: Share, config: GpuConfig, keep: Keep) -> Realised:
+        del keep
         try:
             self._install()
             make_folder(self.claims / share.claim_uid)
@@ -175,9 +186,9 @@ class LimiterIsolation:
                 self.claims / share.claim_uid,
                 claim=share.claim_uid,
                 uuid=share.uuid,
-                limit=share.memory_bytes,
-                cores=share.cores or 0,
-                time=time_share(share, config) if self._cores else None,
+                limit=share.kept.memory_bytes,
+                cores=share.kept.cores or 0,
+                time=time_share(share.kept, config) if self._cores else None,
                 context_bytes=self._context_bytes(share.uuid),
                 flags=self._flags,
             )
@@ -187,16 +198,32 @@ class LimiterIsolation:
             raise PrepareError(
                 f"isolation limiter: the region of claim {share.claim_uid}: {error}"
             ) from error
+        return Realised(self._edits(share))
 
-    def stop(self, *, claim_uid: str, device: str) -> None:
-        """The devices of a claim stop together, so the first takes the region away."""
-        self.broker.forget(claim_uid)
+    def _edits(self, share: Share) -> ContainerEdits:
+        library = self._library()
+        folder = self.claims / share.claim_uid
+        inside = f"{REGIONS_FOLDER}/{share.claim_uid}"
+        fronts = tuple(
+            Mount(str(library / name), f"{target}/{name}") for target in LIBRARY_FOLDERS for name in LIBRARIES
+        )
+        usage = Mount(str(folder / "usage"), f"{inside}/usage", _READ_WRITE)
+        mounts = (*fronts, Mount(str(library), LIMITER_FOLDER), Mount(str(folder), inside), usage)
+        return figures(share) + ContainerEdits(mounts=mounts)
+
+    def unprepare(self, share: Share) -> None:
+        """The devices of a claim go together, so the first takes the region away."""
+        self.broker.forget(share.claim_uid)
         try:
-            remove_folder(self.claims / claim_uid, (*region.FILES, "broker.sock"))
+            remove_folder(self.claims / share.claim_uid, (*region.FILES, "broker.sock"))
         except (OSError, NodeError) as error:
             raise PrepareError(
-                f"isolation limiter: the region of claim {claim_uid} stays: {error}"
+                f"isolation limiter: the region of claim {share.claim_uid} stays: {error}"
             ) from error
+
+    def resume(self, held: Held | None) -> None:
+        del held
+        self.broker.resume()
 
     # The libraries.
 

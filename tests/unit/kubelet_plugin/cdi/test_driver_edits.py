@@ -13,7 +13,7 @@ from koordra.api.opaque.driver_capabilities import ALL, COUNTED
 from koordra.kubelet_plugin.cdi.driver_edits import by_path_nodes, drawing_nodes
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
-from koordra.kubelet_plugin.isolation import NoIsolation
+from koordra.kubelet_plugin.isolation.none import NoIsolation
 from koordra.kubelet_plugin.nvidia_driver.driver_files import driver_files
 from koordra.kubelet_plugin.nvidia_driver.homes import HostRoot, named_home
 from koordra.kubelet_plugin.publish.devices import mig_devices

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import CheckpointError, PrepareError
 from koordra.kubelet_plugin.claims import checkpoint as checkpoint_module
 from koordra.kubelet_plugin.claims.checkpoint import (
@@ -35,7 +36,8 @@ from koordra.kubelet_plugin.claims.claim_record import (
     Mount,
     State,
 )
-from koordra.kubelet_plugin.isolation import NoIsolation
+from koordra.kubelet_plugin.isolation.backend import Keep, Realised, Share
+from koordra.kubelet_plugin.isolation.none import NoIsolation
 from koordra.node_state.claim_network import NetworkKind, NetworkPlan
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
@@ -428,11 +430,11 @@ def test_a_share_that_cannot_be_ended_is_not_given_back(
     damage(node)
     node.paths.prepared_file(uid(1)).write_text("{")
 
-    def refuse(self: NoIsolation, *, claim_uid: str, device: str) -> None:
-        raise PrepareError(f"{device} is busy")
+    def refuse(self: NoIsolation, share: Share) -> None:
+        raise PrepareError(f"{share.device} is busy")
 
     with monkeypatch.context() as context:
-        context.setattr(NoIsolation, "stop", refuse)
+        context.setattr(NoIsolation, "unprepare", refuse)
         with pytest.raises(PrepareError, match="is busy"):
             plugin.unprepare(ref_of(claim(1)))
     assert node.paths.cdi_file(uid(1)).exists()
@@ -445,7 +447,13 @@ def test_a_claim_that_is_prepared_again_has_its_share_made_ready_again(
 ) -> None:
     """What keeps it may have been lost since, a file of limits, say."""
     started: list[str] = []
-    monkeypatch.setattr(NoIsolation, "start", lambda _self, share, _config: started.append(share.device))
+    made = NoIsolation.prepare
+
+    def noted(self: NoIsolation, share: Share, config: GpuConfig, keep: Keep) -> Realised:
+        started.append(share.device)
+        return made(self, share, config, keep)
+
+    monkeypatch.setattr(NoIsolation, "prepare", noted)
     for _ in range(2):
         prepare(node, claim(1, gpu("gpu", GPU_0, "10Gi")))
     assert started == [GPU_0, GPU_0]

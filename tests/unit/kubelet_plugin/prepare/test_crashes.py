@@ -17,7 +17,7 @@ import pytest
 
 from koordra.errors import CDIError, CheckpointError, KoordraError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import State
-from koordra.kubelet_plugin.isolation import NoIsolation
+from koordra.kubelet_plugin.isolation.none import NoIsolation
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.locks import StateLock
@@ -137,7 +137,7 @@ def test_isolation_is_stopped_while_the_devices_are_still_held(
     node.plugin().prepare(ref_of(FIRST))
     stopped: list[tuple[str, set[str]]] = []
     monkeypatch.setattr(
-        NoIsolation, "stop", lambda self, *, claim_uid, device: stopped.append((device, node.holders()))
+        NoIsolation, "unprepare", lambda self, share: stopped.append((share.device, node.holders()))
     )
     unprepare_first(node.unrepaired())
     assert stopped == [(GPU_0, {uid(1), uid(2)})]

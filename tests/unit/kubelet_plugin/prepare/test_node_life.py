@@ -27,13 +27,16 @@ from koordra.errors import KoordraError, PrepareError
 from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.discovery.gpu_faults import Ledger, LedgerFile
 from koordra.kubelet_plugin.discovery.reading import boot_id
-from koordra.kubelet_plugin.isolation import Backend, NoIsolation, Share, backends
+from koordra.kubelet_plugin.isolation.backend import Card, IsolationBackend, Share
+from koordra.kubelet_plugin.isolation.none import NoIsolation
+from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.nvidia_driver.release_wanted import STATE_LABEL
 from koordra.kubelet_plugin.prepare import claim_audit
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
 from koordra.process.watchdog import Watchdog
+from tests.fakes.isolation import keep_nothing
 from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, nic, parameters, result, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 from tests.unit.kubelet_plugin.running_plugin import RunningPlugin, wait_for
@@ -240,19 +243,17 @@ def test_fuzzed_claims(
 # What every isolation backend promises, whoever wrote it.
 
 
-def check_backend(backend: Backend, share: Share, config: GpuConfig) -> None:
-    """The contract of isolation.Backend; call it with a share that the backend can keep."""
+def check_backend(backend: IsolationBackend, share: Share, config: GpuConfig) -> None:
+    """The contract of IsolationBackend; call it with a share that the backend can keep."""
     assert backend.name
-    first = backend.edits(share, config)
-    assert backend.edits(share, config) == first, "edits are pure"
-    assert all(name and "=" not in name for name, _ in first.env)
-    assert all(mount.host_path.startswith("/") for mount in first.mounts)
-    backend.stop(claim_uid=share.claim_uid, device=share.device)  # never started
-    backend.start(share, config)
-    backend.start(share, config)
-    assert backend.edits(share, config) == first, "edits do not depend on what runs"
-    backend.stop(claim_uid=share.claim_uid, device=share.device)
-    backend.stop(claim_uid=share.claim_uid, device=share.device)
+    assert backend.fits(share, config, Card(share.device, share.uuid, (share,))) is None
+    backend.unprepare(share)  # never prepared
+    first = backend.prepare(share, config, keep_nothing)
+    assert backend.prepare(share, config, keep_nothing) == first, "what a container gets stays the same"
+    assert all(name and "=" not in name for name, _ in first.edits.env)
+    assert all(mount.host_path.startswith("/") for mount in first.edits.mounts)
+    backend.unprepare(share)
+    backend.unprepare(share)
 
 
 @pytest.mark.parametrize("memory", [None, 10 << 30])

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from koordra.errors import CDIError, CheckpointError, NodeError, PrepareError
-from koordra.kubelet_plugin import isolation
+from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from tests.fakes.disks import StepDisk
+from tests.fakes.isolation import RecordingBackend
 from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, parameters, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
-from tests.unit.kubelet_plugin.test_isolation import RecordingBackend
 
 SHARE = claim(1, gpu("gpu", GPU_0, "10Gi", cores="30"), config=[parameters("GpuConfig", isolation="limiter")])
 
@@ -59,7 +59,7 @@ class Parts:
             paths=node.paths,
             claims=node.claims,
             inventory=lambda: node.inventory,
-            backends={**isolation.backends(), "limiter": self.backend},
+            backends={**backends(), "limiter": self.backend},
             disk=disk or StepDisk(),
             networks=self.networks,
         )

@@ -13,6 +13,7 @@ import pytest
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.node_state.selinux import ATTRIBUTE, LABEL, give_to_containers
+from tests.fakes.isolation import keep_nothing
 from tests.fakes.node_claims import GPU_0, claim, gpu, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare
 from tests.unit.limiter.test_backend import SHARE, installed  # noqa: F401  fixture
@@ -52,12 +53,12 @@ def test_the_mounts_of_a_claim_are_labelled(node: PluginNode) -> None:
 @pytest.mark.usefixtures("enforcing")
 def test_the_limiter_and_its_region_are_labelled(tmp_path: Path, installed: Path) -> None:  # noqa: F811
     backend = LimiterIsolation(tmp_path / "state", installed=[installed])
-    backend.start(SHARE, GpuConfig())
+    backend.prepare(SHARE, GpuConfig(), keep_nothing)
     try:
-        mounts = backend.edits(SHARE, GpuConfig()).mounts
+        mounts = backend.prepare(SHARE, GpuConfig(), keep_nothing).edits.mounts
         assert {label(mount.host_path, ATTRIBUTE) for mount in mounts} == {LABEL}
     finally:
-        backend.stop(claim_uid=SHARE.claim_uid, device=SHARE.device)
+        backend.unprepare(SHARE)
 
 
 def test_what_an_operator_labelled_for_containers_stays(
