@@ -33,6 +33,16 @@ def fields(value: object) -> Fields:
     return value if isinstance(value, (dict, Mapping)) else {}
 
 
+def mappings(value: object) -> list[Fields]:
+    """The objects of a list; none where it is no list."""
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, (list, tuple)) else []
+
+
+def texts(value: object) -> list[str]:
+    """The texts of a list; none where it is no list."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, (list, tuple)) else []
+
+
 def metadata(obj: Fields) -> Fields:
     return fields(obj.get("metadata"))
 

@@ -192,14 +192,12 @@ class GangController:
 
     def _count_waiting(self, key: str) -> None:
         """Under the word for why the gang waits; not at all if it does not, or was not planned yet."""
-        status, key_of_all = self.statuses.get(key), f"gang {key}"
+        status, key_of_all, why = self.statuses.get(key), f"gang {key}", ""
         match status and status.phase:
             case GangPhase.GATHERING | GangPhase.REFUSED as phase:
                 why = events.OF_PHASE[phase]
             case GangPhase.WAITING | GangPhase.BELOW_MIN_MEMBER:
                 why = self._planner.why.get(key, "")
-            case _:
-                why = ""
         if why:
             self._context.waiting.put(key_of_all, why, self.all[key].urgency[1])
         else:

@@ -29,7 +29,6 @@ from koordra.api.objects import Fields, Object
 from koordra.api.opaque.share_limits import ALWAYS
 from koordra.errors import InvalidManifest
 from koordra.placement.holders.allocations import AllocatedClaim
-from koordra.placement.holders.reservation import mappings as _mappings
 
 HOLD: Final = "DeviceHold"
 
@@ -60,14 +59,16 @@ class Seat:
             str(said.get("name") or ""),
             str(said.get("node") or ""),
             str(said.get("pod") or ""),
-            tuple((str(one.get("name")), str(one.get("uid"))) for one in _mappings(said.get("claims"))),
-            tuple(_mappings(said.get("devices"))),
+            tuple(
+                (str(one.get("name")), str(one.get("uid"))) for one in objects.mappings(said.get("claims"))
+            ),
+            tuple(objects.mappings(said.get("devices"))),
             str(said.get("until") or ""),
             said.get("givenUp") is True,
             str(said.get("heldBefore") or ""),
             objects.fields(said.get("chargedAs")),
-            tuple(_mappings(said.get("whole"))),
-            tuple(_mappings(said.get("limits"))),
+            tuple(objects.mappings(said.get("whole"))),
+            tuple(objects.mappings(said.get("limits"))),
             _number(said.get("revision")),
             str(said.get("refused") or ""),
         )
@@ -122,8 +123,8 @@ class DeviceHold:
             str(spec.get("owner") or ""),
             _number(spec.get("priority")),
             _number(spec.get("seconds")),
-            tuple(map(Seat.read, _mappings(spec.get("seats")))),
-            tuple(_mappings(spec.get("owners"))),
+            tuple(map(Seat.read, objects.mappings(spec.get("seats")))),
+            tuple(objects.mappings(spec.get("owners"))),
         )
 
     @property

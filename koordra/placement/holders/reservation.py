@@ -17,9 +17,9 @@ for whom they are: an owner's claims are placed as if these seats were free, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from koordra.allocator.predicates import requirement_matches
 from koordra.api import objects
@@ -66,9 +66,9 @@ class Reservation:
         spec = objects.spec_of(obj)
         claims = tuple(
             (str(one.get("name") or f"claim-{at}"), objects.fields(one.get("devices")))
-            for at, one in enumerate(mappings(spec.get("claims")))
+            for at, one in enumerate(objects.mappings(spec.get("claims")))
         )
-        seats, owners = _number(spec.get("seats"), 1), tuple(mappings(spec.get("owners")))
+        seats, owners = _number(spec.get("seats"), 1), tuple(objects.mappings(spec.get("owners")))
         problems = [
             *(["spec.owners: name whom it is for"] if not owners else []),
             *(
@@ -149,7 +149,7 @@ def _is_owner(entry: Fields, pod: Fields) -> bool:
         return False
     if made_by is not None and not any(
         all(owner.get(part) == wanted for part, wanted in objects.fields(made_by).items())
-        for owner in mappings(objects.metadata(pod).get("ownerReferences"))
+        for owner in objects.mappings(objects.metadata(pod).get("ownerReferences"))
     ):
         return False
     return name is None or objects.name(pod) == name
@@ -159,7 +159,7 @@ def _selects(selector: Fields, pod: Fields) -> bool:
     """An empty selector, and one that cannot be read, mean nobody: what is kept for nobody in particular
     would be everybody's."""
     labels, named = objects.labels_of(pod), objects.fields(selector.get("matchLabels"))
-    expressions = mappings(selector.get("matchExpressions"))
+    expressions = objects.mappings(selector.get("matchExpressions"))
     return (
         bool(named or expressions)
         and all(labels.get(label) == value for label, value in named.items())
@@ -173,14 +173,10 @@ def _administrative(claims: Sequence[tuple[str, Fields]]) -> list[str]:
         f"spec.claims[{at}]: adminAccess keeps nothing"
         for at, (_, devices) in enumerate(claims)
         if any(
-            objects.fields(one.get("exactly")).get("adminAccess") for one in mappings(devices.get("requests"))
+            objects.fields(one.get("exactly")).get("adminAccess")
+            for one in objects.mappings(devices.get("requests"))
         )
     ]
-
-
-def mappings(value: Any) -> list[Fields]:
-    listed = isinstance(value, Sequence) and not isinstance(value, str)
-    return [one for one in value if isinstance(one, Mapping)] if listed else []
 
 
 def _number(value: object, default: int) -> int:

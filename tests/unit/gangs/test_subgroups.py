@@ -13,11 +13,16 @@ from koordra.controller.cache.changes import POD_GROUPS
 from koordra.controller.gangs import events
 from koordra.controller.gangs.declared.annotations import GANG_POLICY
 from koordra.controller.gangs.declared.gang_ref import GangRef, Source, gang_of
-from koordra.controller.gangs.declared.subgroups import MOST_LAYERS, subgroups_of
+from koordra.controller.gangs.declared.subgroups import MOST_LAYERS, MOST_SUBGROUPS, subgroups_of
 from koordra.controller.gangs.declared.terms import TimeoutPolicy, terms_of
 from tests.fakes.joint_cluster import JointCluster
 from tests.unit.gangs.test_gang_roles import cluster_of, join, told, went
 
+KIND_OF_GROUP = {
+    Source.VOLCANO: "scheduling.volcano.sh",
+    Source.KAI: "scheduling.run.ai",
+    Source.GROVE: "scheduler.grove.io",
+}
 KIND_OF = {Source.KAI: "scheduling.run.ai", Source.GROVE: "scheduler.grove.io"}
 ROW, RACK = "dc/row", "dc/rack"
 
@@ -177,13 +182,30 @@ def test_an_annotation_of_that_name_alone_is_not_kais() -> None:
 KAI_REF = GangRef(Source.KAI, "team", "serve")
 
 
-def test_groups_in_a_circle_or_too_deep_are_left_out() -> None:
-    circle = [kai("a", parent="b"), kai("b", parent="a"), kai("c", 2)]
-    deep = [kai(f"d{number}", 1, parent=f"d{number - 1}") for number in range(1, 3 * MOST_LAYERS)]
-    found = subgroups_of(KAI_REF, [], {"subGroups": [*circle, *deep, kai("d0")]}, {})
-    named = [one.subgroup.name for one in found.all]
-    assert named[:2] == ["c", "d0"]
-    assert len(named) == 1 + MOST_LAYERS
+CIRCLE = [kai("a", parent="b"), kai("b", parent="a"), kai("c", 2)]
+DEEP = [kai("d0"), *(kai(f"d{number}", 1, parent=f"d{number - 1}") for number in range(1, MOST_LAYERS + 1))]
+MANY = [kai(f"m{number}", 1) for number in range(MOST_SUBGROUPS + 1)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        (CIRCLE, f"group a is in itself, or more than {MOST_LAYERS} deep in others"),
+        (DEEP, f"group d{MOST_LAYERS} is in itself, or more than {MOST_LAYERS} deep in others"),
+        (DEEP[:-1], ""),
+        (MANY, f"its pod group has {MOST_SUBGROUPS + 1} groups: {MOST_SUBGROUPS} at most"),
+        (MANY[:-1], ""),
+    ],
+    ids=["a circle", "too deep", "deep", "too many", "many"],
+)
+def test_groups_that_cannot_be_meant_refuse_the_gang(groups: list[Object], words: str) -> None:
+    cluster = cluster_of("a")
+    group(cluster, Source.KAI, {"minMember": 1, "subGroups": groups})
+    member(cluster, Source.KAI, groups[-1]["name"], 0)
+    cluster.settle()
+    refused = told(cluster, events.REFUSED)
+    assert words in refused
+    assert bool(refused) == bool(words)
 
 
 @pytest.mark.parametrize(
@@ -198,3 +220,43 @@ def test_the_least_is_that_of_the_smallest_that_are_needed() -> None:
     assert subgroups_of(KAI_REF, [], {"subGroups": groups}, {}).least == 10
     found = subgroups_of(KAI_REF, [], {"subGroups": groups, "minSubGroup": 2}, {})
     assert (found.least, {one.optional for one in found.all}) == (5, {True})
+
+
+@pytest.mark.parametrize("odd", [None, 3, "x", [1, {}, [2]], {"x": [3]}], ids=repr)
+@pytest.mark.parametrize(
+    ("domain", "name"),
+    [
+        ("scheduling.volcano.sh", "networkTopology"),
+        ("scheduling.volcano.sh", "subGroupPolicy"),
+        ("scheduling.run.ai", "subGroups"),
+        ("scheduling.run.ai", "topologyConstraint"),
+        ("scheduler.grove.io", "podgroups"),
+        ("scheduler.grove.io", "topologyConstraintGroupConfigs"),
+    ],
+)
+def test_fields_of_the_wrong_type_are_as_left_out(domain: str, name: str, odd: object) -> None:
+    """No server takes them; a CRD may be there without its schema."""
+    source = next(one for one, of in KIND_OF_GROUP.items() if domain == of)
+    metadata = {"uid": "p", "namespace": "team", "name": "p"}
+    spec = {"minMember": 1, name: odd}
+    inner: list[dict[str, Any]] = [spec]
+    inner += [{"minMember": 1, name: [{"name": "a", field: odd}]} for field in FIELDS]
+    for said in inner:
+        groups = {f"{domain}/team/serve": {"metadata": {"name": "serve"}, "spec": said}}
+        found = terms_of(GangRef(source, "team", "serve"), [{"metadata": metadata, "spec": {}}], groups)
+        assert found is not None
+
+
+FIELDS = (
+    "parent",
+    "minMember",
+    "minSubGroup",
+    "minReplicas",
+    "topologyConstraint",
+    "podGroupNames",
+    "labelSelector",
+    "networkTopology",
+    "matchLabelKeys",
+    "subGroupSize",
+    "minSubGroups",
+)

@@ -57,20 +57,26 @@ class SubgroupTerms:
 
 
 class Subgroups(NamedTuple):
-    """`least`: members that they need together."""
+    """`least`: members that they need together. `problem`: what cannot be meant of them, in words."""
 
     all: tuple[SubgroupTerms, ...] = ()
     least: int = 0
+    problem: str = ""
 
 
 def subgroups_of(
     ref: GangRef, pods: Sequence[Object], spec: Mapping[str, Any], pod_groups: Mapping[str, Object]
 ) -> Subgroups:
-    """The outer ones first. `spec`: of the gang's pod group; `pod_groups` as in the cache. Subgroups that are
-    in each other in a circle, or deeper than MOST_LAYERS, are left out."""
+    """The outer ones first. `spec`: of the gang's pod group; `pod_groups` as in the cache."""
     found_in = _said(ref, spec) if ref.part != COMPOSITE else _in_composite(ref, pods, pod_groups)
-    said = {one.name: one for one in found_in[:MOST_SUBGROUPS]}
+    said = {one.name: one for one in found_in}
     chains = {name: chain for name in said if (chain := _chain(name, said))}
+    if len(found_in) > MOST_SUBGROUPS:
+        return Subgroups(problem=f"its pod group has {len(found_in)} groups: {MOST_SUBGROUPS} at most")
+    if astray := sorted(said.keys() - chains.keys()):
+        return Subgroups(
+            problem=f"group {astray[0][:60]} is in itself, or more than {MOST_LAYERS} deep in others"
+        )
     needed = least_groups(spec) if ref.part == COMPOSITE else _number(spec.get("minSubGroup"))
     whole = Subgroup("", needs=needed)
     inner: dict[str, list[str]] = {name: [] for name in ("", *chains)}
@@ -110,20 +116,20 @@ def _said(ref: GangRef, spec: Mapping[str, Any]) -> list[Subgroup]:
                 _number(one.get("minSubGroup")),
                 *_levels(one),
             )
-            for one in _maps(spec.get("subGroups"))
+            for one in objects.mappings(spec.get("subGroups"))
         ]
     if ref.source is not Source.GROVE:
         return []
     around = {
         str(name): str(group.get("name"))
-        for group in _maps(spec.get("topologyConstraintGroupConfigs"))
-        for name in group.get("podGroupNames") or ()
+        for group in objects.mappings(spec.get("topologyConstraintGroupConfigs"))
+        for name in objects.texts(group.get("podGroupNames"))
     }
     outer = [
         Subgroup(str(group.get("name")), "", 0, None, *_levels(group))
-        for group in _maps(spec.get("topologyConstraintGroupConfigs"))
+        for group in objects.mappings(spec.get("topologyConstraintGroupConfigs"))
     ]
-    groups = _maps(spec.get("podgroups"))
+    groups = objects.mappings(spec.get("podgroups"))
     return outer + [
         Subgroup(name, around.get(name, ""), _number(one.get("minReplicas")) or 0, None, *_levels(one))
         for one in groups
@@ -161,7 +167,7 @@ def _in_composite(ref: GangRef, pods: Sequence[Object], pod_groups: Mapping[str,
 def required_domain(spec: Fields) -> str | None:
     """The level that a PodGroup of Kubernetes, or a CompositePodGroup, requires: there is one at most."""
     constraints = objects.fields(spec.get("schedulingConstraints"))
-    keys = [str(one.get("key") or "") for one in _maps(constraints.get("topology"))]
+    keys = [str(one.get("key") or "") for one in objects.mappings(constraints.get("topology"))]
     return next(filter(None, keys), None)
 
 
@@ -186,10 +192,6 @@ def _chain(name: str, known: Mapping[str, Subgroup]) -> list[str]:
         found.append(name)
         name = known[name].parent
     return found
-
-
-def _maps(value: object) -> list[Fields]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
 def _number(value: object) -> int | None:

@@ -188,6 +188,7 @@ def terms_of(
         problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
     order = start_order(said.pods, problems, ended)
     subgroups = subgroups_of(ref, said.pods, spec, pod_groups)
+    problems.extend(filter(None, [subgroups.problem]))
     roles = roles_of(ref, said, spec, order, subgroups)
     if subgroups.all:
         least = max(least or 0, subgroups.least)

@@ -195,19 +195,21 @@ def _joined(ref: GangRef, said: Said) -> None:
 
 
 def _volcano(said: Said, spec: Mapping[str, Any], wishes: Wishes) -> None:
-    wished = dict(spec.get("networkTopology") or {})
+    wished = dict(objects.fields(spec.get("networkTopology")))
     of = (objects.annotations_of, objects.labels_of)
     mode = next(filter(None, (said.text(VOLCANO + "mode", read) for read in of)), None)
     tiers = (VOLCANO + "highest-tier", VOLCANO + "highest-tier-allowed")
     highest = next(filter(None, (said.text(name, read) for name in tiers for read in of)), None)
     wished |= ({"mode": mode} if mode else {}) | ({"highestTierAllowed": highest} if highest else {})
     wishes.add(*_tiers(wished, "networkTopology", said.problems))
-    for number, policy in enumerate(spec.get("subGroupPolicy") or ()):
+    for number, policy in enumerate(objects.mappings(spec.get("subGroupPolicy"))):
         name = str(policy.get("name") or number)
-        own = [pod for pod in said.pods if _selects(policy.get("labelSelector") or {}, pod)]
-        levels = _tiers(policy.get("networkTopology") or {}, f"subGroupPolicy {name}", said.problems)
+        own = [pod for pod in said.pods if _selects(objects.fields(policy.get("labelSelector")), pod)]
+        levels = _tiers(
+            objects.fields(policy.get("networkTopology")), f"subGroupPolicy {name}", said.problems
+        )
         size = policy.get("subGroupSize")
-        for values, pods in by(own, partial(_values, policy.get("matchLabelKeys") or ())).items():
+        for values, pods in by(own, partial(_values, objects.texts(policy.get("matchLabelKeys")))).items():
             part = part_of(f"{name} {values}".strip(), pods, *levels)
             wishes.parts.append(replace(part, size=size if isinstance(size, int) else None))
         least = policy.get("minSubGroups")
@@ -236,8 +238,12 @@ def _values(keys: Sequence[str], pod: Object) -> str:
 
 def _selects(selector: Mapping[str, Any], pod: Object) -> bool:
     labels = objects.labels_of(pod)
-    exact = all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items())
-    return exact and all(requirement_matches(one, labels) for one in selector.get("matchExpressions") or ())
+    exact = all(
+        labels.get(key) == value for key, value in objects.fields(selector.get("matchLabels")).items()
+    )
+    return exact and all(
+        requirement_matches(one, labels) for one in objects.mappings(selector.get("matchExpressions"))
+    )
 
 
 def _listed(text: str, where: str, problems: list[str], *, key: str = "") -> list[Mapping[str, Any]]:

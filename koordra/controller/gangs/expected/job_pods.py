@@ -71,14 +71,14 @@ def claim_templates(pod: Fields) -> dict[str, str]:
     """By the names of the pod's claims."""
     return {
         str(one.get("name")): str(one["resourceClaimTemplateName"])
-        for one in _maps(objects.spec_of(pod).get("resourceClaims"))
+        for one in objects.mappings(objects.spec_of(pod).get("resourceClaims"))
         if one.get("resourceClaimTemplateName")
     }
 
 
 def _of_jobset(job: Object, there: Sequence[Object]) -> Iterator[JobPod]:
     spec = objects.spec_of(job)
-    roles = {str(role.get("name")): role for role in _maps(spec.get("replicatedJobs"))}
+    roles = {str(role.get("name")): role for role in objects.mappings(spec.get("replicatedJobs"))}
     in_order = fields(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
     depths = _depths({name: _names(role.get("dependsOn")) for name, role in roles.items()})
     is_numbered = any(told(pod, JOBSET + "job-global-index") for pod in there)
@@ -194,7 +194,7 @@ def _of_ray_cluster(job: Object, _there: Sequence[Object]) -> Iterator[JobPod]:
     spec, name = objects.spec_of(job), objects.name(job)
     head = {RAY + "cluster": name, RAY + "node-type": "head", RAY + "group": "headgroup"}
     yield JobPod(_pod(job, fields(spec.get("headGroupSpec")).get("template"), f"{name}-head", head))
-    for group in _maps(spec.get("workerGroupSpecs")):
+    for group in objects.mappings(spec.get("workerGroupSpecs")):
         called, hosts = str(group.get("groupName")), _number(group.get("numOfHosts"), 1)
         for replica in range(_number(group.get("replicas"), _number(group.get("minReplicas"), 0))):
             for host in range(hosts):
@@ -209,9 +209,9 @@ def _of_ray_cluster(job: Object, _there: Sequence[Object]) -> Iterator[JobPod]:
 
 
 def _of_volcano_job(job: Object, _there: Sequence[Object]) -> Iterator[JobPod]:
-    tasks = {str(task.get("name")): task for task in _maps(objects.spec_of(job).get("tasks"))}
+    tasks = {str(task.get("name")): task for task in objects.mappings(objects.spec_of(job).get("tasks"))}
     depths = _depths(
-        {name: _texts(fields(task.get("dependsOn")).get("name")) for name, task in tasks.items()}
+        {name: objects.texts(fields(task.get("dependsOn")).get("name")) for name, task in tasks.items()}
     )
     for name, task in tasks.items():
         size = _number(fields(task.get("partitionPolicy")).get("partitionSize"), 0)
@@ -232,12 +232,12 @@ def _of_pod_clique_set(job: Object, there: Sequence[Object]) -> Iterator[JobPod]
     template = fields(objects.spec_of(job).get("template"))
     scaled = {
         clique: group
-        for group in _maps(template.get("podCliqueScalingGroups"))
-        for clique in _texts(group.get("cliqueNames"))
+        for group in objects.mappings(template.get("podCliqueScalingGroups"))
+        for clique in objects.texts(group.get("cliqueNames"))
     }
     for replica in sorted({told(pod, GROVE + "podcliqueset-replica-index") for pod in there} - {""}):
         whole = f"{objects.name(job)}-{replica}"
-        for clique in _maps(template.get("cliques")):
+        for clique in objects.mappings(template.get("cliques")):
             asked, owners = fields(clique.get("spec")), [whole]
             if (group := scaled.get(str(clique.get("name")))) is not None:
                 owners = [
@@ -320,15 +320,7 @@ def _depths(after: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 
 def _names(value: object) -> list[str]:
-    return [str(one.get("name")) for one in _maps(value)]
-
-
-def _texts(value: object) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
-
-
-def _maps(value: object) -> list[Fields]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+    return [str(one.get("name")) for one in objects.mappings(value)]
 
 
 def _number(value: object, default: int) -> int:
