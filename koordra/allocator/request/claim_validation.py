@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from koordra.allocator.reasons import Cause, ClaimRefused, refusal
+from koordra.allocator.request.classes import drivers_named, is_koordra
 from koordra.api import names
-from koordra.api.claims import Configuration, ResourceClaim
+from koordra.api.claims import Configuration, DeviceClass, ResourceClaim
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.api.opaque.resize import LEAST_CORES
 from koordra.errors import InvalidManifest, InvalidQuantity
@@ -55,6 +56,21 @@ def refuse_misnamed(claim: ResourceClaim, *, own: bool) -> None:
                 raise _refused(
                     claim, f"the claim has no request {name!r}", f"{field}.requests[{index}]", hint
                 )
+
+
+def refuse_foreign_driver(claim: ResourceClaim, asked: Sequence[tuple[DeviceClass, str]]) -> None:
+    """Raises ClaimRefused where one of the classes names a driver other than koordra's. `asked`: each with
+    the label of its request."""
+    for device_class, label in asked:
+        foreign = sorted(drivers_named(device_class) - {names.DRIVER})
+        if foreign and not is_koordra(device_class):
+            raise refusal(
+                claim.key,
+                Cause.FOREIGN_DRIVER,
+                f"the claim mixes requests for {names.DRIVER} and for {foreign[0]};"
+                " put the latter into a claim of its own",
+                request=label,
+            )
 
 
 _LITTLE: Final = 1 << 20

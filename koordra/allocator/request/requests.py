@@ -20,9 +20,10 @@ from koordra.allocator.reasons import Cause, ClaimRefused, refusal
 from koordra.allocator.request.claim_validation import (
     refuse_amounts_said_twice,
     refuse_below_least,
+    refuse_foreign_driver,
     refuse_misnamed,
 )
-from koordra.allocator.request.classes import drivers_named, is_koordra
+from koordra.allocator.request.classes import is_koordra
 from koordra.api import names
 from koordra.api.claims import (
     ALL,
@@ -133,7 +134,8 @@ def resolve(
     refuse_misnamed(claim, own=own)
     if own:
         refuse_below_least(claim)
-        resolver.refuse_foreign_driver(resolved.alternatives)
+        asked = [(wanted.device_class, wanted.label) for wanted in resolved.alternatives]
+        refuse_foreign_driver(claim, asked)
     return resolver.with_claim_parameters(resolved)
 
 
@@ -253,18 +255,6 @@ class _Resolver:
             raise self.refusal(
                 Cause.SELECTOR_ERROR, f"{place}: CEL expression empty (unsupported selector type?)", label
             )
-
-    def refuse_foreign_driver(self, alternatives: Sequence[RequestAlternative]) -> None:
-        """Raises ClaimRefused where a class names a driver other than koordra's."""
-        for wanted in alternatives:
-            foreign = sorted(drivers_named(wanted.device_class) - {names.DRIVER})
-            if foreign and not is_koordra(wanted.device_class):
-                raise self.refusal(
-                    Cause.FOREIGN_DRIVER,
-                    f"the claim mixes requests for {names.DRIVER} and for {foreign[0]};"
-                    " put the latter into a claim of its own",
-                    wanted.label,
-                )
 
     def _configuration(self, device_class: DeviceClass) -> opaque.Configuration:
         of_class = (self._decoded(entry, device_class) for entry in device_class.config)

@@ -47,8 +47,7 @@ from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.waiting_reasons import Reasons, refused, renamed
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.cache.groups import Group, as_it_waited, claims_in_use
-from koordra.controller.cache.pod_index import PodEntry
+from koordra.controller.cache.groups import Group, UseReader
 from koordra.controller.cache.slice_index import joint_slice
 from koordra.controller.reporting.claim_events import INTERNAL_ERROR
 from koordra.errors import (
@@ -204,9 +203,12 @@ class Placer:
 
     def in_use(self, cache: ClusterCache) -> Iterable[InUse]:
         """What pods run with now; read when somebody looks."""
-        reader = UseReader(self, cache)
+        reader = self.use_reader(cache)
         reader.read(cache.pod_index.entries.values())
         yield from reader.in_use
+
+    def use_reader(self, cache: ClusterCache) -> UseReader:
+        return UseReader(cache, self.engine.index.pods.requests_of, self.readable)
 
     # questions
 
@@ -336,30 +338,6 @@ class Placer:
             return self._resolved(group)
         except KoordraError:
             return None
-
-
-class UseReader:
-    """The claims of pods that run, each once, as they were asked for. What is asked alike is read once: a
-    large cluster runs a few templates, many times."""
-
-    def __init__(self, placer: Placer, cache: ClusterCache) -> None:
-        self._placer, self._cache = placer, cache
-        self._known: dict[Hashable, InUse | None] = {}
-        self._told: set[str] = set()
-
-    @property
-    def in_use(self) -> list[InUse]:
-        return list(filter(None, self._known.values()))
-
-    def read(self, entries: Iterable[PodEntry]) -> None:
-        cache, requests_of = self._cache, self._placer.engine.index.pods.requests_of
-        for asked, pod, keys in claims_in_use(cache, entries, requests_of, self._told):
-            if asked not in self._known:
-                resolved = self._placer.readable(as_it_waited(cache, pod, keys))
-                self._known[asked] = InUse(resolved) if resolved is not None else None
-            if (known := self._known[asked]) is not None:
-                known.uids += [objects.identity(cache.claims[key]) for key in keys]
-                known.pods += 1
 
 
 def _pods_of(info: NodeInfo) -> float:

@@ -89,7 +89,6 @@ _OUTCOMES: Final = (
 )
 """Other errors are refusals."""
 
-
 _OF_EVICTION: Final = {409: WriteOutcome.GONE, 429: WriteOutcome.REFUSED, 500: WriteOutcome.REFUSED}
 
 

@@ -28,7 +28,9 @@ from koordra.api.tables import KeySets
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodClaims, PodEntry
+from koordra.placement.policy.learned_order import InUse
 from koordra.placement.request.claim_groups import Urgency, claim_keys, urgency, urgency_without_pod
+from koordra.placement.request.request_class import ResolvedGroup
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,36 @@ def as_it_waited(cache: ClusterCache, pod: Object, keys: Sequence[str]) -> Group
     unbound = {**pod, "spec": {**objects.spec_of(pod), "nodeName": ""}}
     claims = ({**cache.claims[key], "status": {}} for key in sorted(keys))
     return Group((PodClaims(unbound, tuple(claims)),))
+
+
+class UseReader:
+    """The claims of pods that run, each once, as they were asked for. What is asked alike is read once: a
+    large cluster runs a few templates, many times. `requests_of`: what a pod takes of its node; `readable`:
+    a group as the engine reads it, None where nobody can."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        requests_of: Callable[[Object], Mapping[str, Decimal]],
+        readable: Callable[[Group], ResolvedGroup | None],
+    ) -> None:
+        self._cache, self._requests_of, self._readable = cache, requests_of, readable
+        self._known: dict[Hashable, InUse | None] = {}
+        self._told: set[str] = set()
+
+    @property
+    def in_use(self) -> list[InUse]:
+        return list(filter(None, self._known.values()))
+
+    def read(self, entries: Iterable[PodEntry]) -> None:
+        cache = self._cache
+        for asked, pod, keys in claims_in_use(cache, entries, self._requests_of, self._told):
+            if asked not in self._known:
+                resolved = self._readable(as_it_waited(cache, pod, keys))
+                self._known[asked] = InUse(resolved) if resolved is not None else None
+            if (known := self._known[asked]) is not None:
+                known.uids += [objects.identity(cache.claims[key]) for key in keys]
+                known.pods += 1
 
 
 def has_run(pod: Object) -> bool:

@@ -13,12 +13,12 @@ from koordra.allocator.reasons import Reason
 from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller.allocation.placer import GroupPlacement, Placer, UseReader
+from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.allocation.reserved.quotas import NO_QUOTAS, Quotas
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.cache.groups import Group
+from koordra.controller.cache.groups import Group, UseReader
 from koordra.controller.cache.ungate_tracker import UngateTracker
 from koordra.controller.explain.forecast.cluster_copy import ClusterCopy
 from koordra.controller.explain.forecast.refusals import Refusals
@@ -122,7 +122,7 @@ class Scores(Placer):
 
     def count(self, cache: ClusterCache, pods: Iterable[str]) -> None:
         """What these pods, by uid, run with: claims and classes are there."""
-        self.reader, entries = self.reader or UseReader(self, cache), cache.pod_index.entries
+        self.reader, entries = self.reader or self.use_reader(cache), cache.pod_index.entries
         self.reader.read([entries[uid] for uid in pods if uid in entries])
 
     def in_use(self, cache: ClusterCache) -> Iterable[InUse]:
