@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from koordra.errors import NodeError, PrepareError
-from koordra.kubelet_plugin.isolation.limiter import region
+from koordra.kubelet_plugin.isolation.limiter import open_region, region
 from koordra.kubelet_plugin.isolation.limiter import region as limiter_layout
 from koordra.kubelet_plugin.isolation.limiter import usage as limiter_usage
 from tests.unit.limiter.native_build import environment
@@ -113,6 +114,32 @@ def test_a_limit_is_changed_in_place(tmp_path: Path) -> None:
         (UUID, None, 0),
         (other, GIB, 5),
     ]
+
+
+@pytest.mark.parametrize("ahead", [-1, 1])
+def test_a_region_of_another_version_is_neither_read_nor_written(tmp_path: Path, ahead: int) -> None:
+    """After an update, and after going back: the containers keep the library and the layout that they started
+    with, whose fields may lie elsewhere."""
+    claim = tmp_path / "claim"
+    region.allow(claim, claim="c", uuid=UUID, limit=GIB)
+    for name in ("policy", "usage"):
+        data = bytearray((claim / name).read_bytes())
+        data[8:12] = struct.pack("=I", region.VERSION + ahead)
+        (claim / name).write_bytes(data)
+    before = {name: (claim / name).read_bytes() for name in ("policy", "usage")}
+    words = "another koordra made it.*start once all of its pods have ended"
+    for reaches in (
+        lambda: limiter_usage.read(claim),
+        lambda: open_region.OpenRegion(claim),
+        lambda: region.allow(claim, claim="c", uuid=UUID, limit=2 * GIB),
+        lambda: region.change(claim, UUID, limit=2 * GIB, cores=0, time=None),
+        lambda: region.write_unaccounted(claim, UUID, 5),
+        lambda: region.write_outside(claim, 1),
+    ):
+        with pytest.raises(NodeError, match=words):
+            reaches()
+    assert not region.write_host_pid(claim, slot=0, generation=0, pid=1)
+    assert {name: (claim / name).read_bytes() for name in before} == before
 
 
 def test_figures_that_no_card_can_have_are_not_believed(tmp_path: Path) -> None:

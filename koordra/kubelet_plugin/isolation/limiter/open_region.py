@@ -18,6 +18,7 @@ from koordra.kubelet_plugin.isolation.limiter.region import (
     DEVICE_COUNT,
     DEVICE_TIME,
     DEVICES_MAX,
+    HEAD,
     LENT_UNTIL,
     LOWER,
     NEIGHBOURS,
@@ -27,10 +28,10 @@ from koordra.kubelet_plugin.isolation.limiter.region import (
     POLICY_MAGIC,
     RATE,
     SEEN_UNTIL,
-    VERSION,
     device_at,
     one_writer,
     put,
+    require,
     word,
 )
 
@@ -46,9 +47,8 @@ class OpenRegion:
         with (folder / "policy").open("r+b") as file:
             found = os.fstat(file.fileno())
             self._file = _identity(found)
-            head = struct.unpack("=QII", file.read(16).ljust(16, b"\0"))
-            if found.st_size < POLICY_BYTES or head != (POLICY_MAGIC, VERSION, POLICY_BYTES):
-                raise NodeError(f"{folder / 'policy'}: not a region of version {VERSION}")
+            head = file.read(HEAD.size) if found.st_size >= POLICY_BYTES else b""
+            require(folder / "policy", head, POLICY_MAGIC, POLICY_BYTES)
             usage = os.open(folder / "usage", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 self._policy = mmap.mmap(file.fileno(), POLICY_BYTES)

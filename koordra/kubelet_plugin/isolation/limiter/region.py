@@ -27,6 +27,8 @@ from typing import Final
 from koordra.errors import NodeError, PrepareError
 
 VERSION: Final = 3
+HEAD: Final = struct.Struct("=QII")
+"""Of both files: magic, version, size."""
 POLICY_MAGIC: Final = int.from_bytes(b"KORPOLY1", "little")
 USAGE_MAGIC: Final = int.from_bytes(b"KORRUSG1", "little")
 UNLIMITED: Final = (1 << 64) - 1
@@ -136,7 +138,7 @@ def allow(
     `limit` None: counted, not limited; `cores`: percent reserved; `time` None: its device time is not
     limited, which may become another with the node's settings; `context_bytes` 0: measured when a context is
     made.
-    Raises PrepareError for a claim of too many GPUs, and OSError.
+    Raises PrepareError for a claim of too many GPUs, NodeError for a region of another version, and OSError.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
     if not (folder / "policy").exists():  # it comes last: what is there without it was never used
@@ -223,17 +225,20 @@ def write_unaccounted(folder: Path, uuid: str, unseen: int, *, context_bytes: in
 
 
 def write_outside(folder: Path, count: int) -> None:
-    """Set how many processes compute on the claim's cards without a slot. Raises OSError."""
+    """Set how many processes compute on the claim's cards without a slot. Raises OSError, NodeError."""
     with _written(folder) as policy:
         put(policy, OUTSIDE, count)
 
 
 def write_host_pid(folder: Path, *, slot: int, generation: int, pid: int) -> bool:
-    """Set the host's pid of a slot's owner; False if the slot has another owner by now. Raises OSError."""
+    """Set the host's pid of a slot's owner; False if the slot has another owner by now, or the region another
+    version. Raises OSError."""
     if not 0 <= slot < SLOTS_MAX:
         return False
     with (folder / "usage").open("r+b", buffering=0) as file:
         at = SLOTS + slot * SLOT.size
+        if os.pread(file.fileno(), HEAD.size, 0) != HEAD.pack(USAGE_MAGIC, VERSION, USAGE_BYTES):
+            return False
         current = os.pread(file.fileno(), 8, at)
         if len(current) < 8 or struct.unpack("=Q", current)[0] != generation:
             return False
@@ -247,13 +252,22 @@ one_writer: Final = threading.Lock()
 
 @contextmanager
 def _written(folder: Path) -> Iterator[mmap.mmap]:
-    """The policy, for one thread at a time."""
-    with (
-        one_writer,
-        (folder / "policy").open("r+b") as file,
-        mmap.mmap(file.fileno(), POLICY_BYTES) as policy,
-    ):
-        yield policy
+    """The policy, for one thread at a time. Raises OSError, and NodeError for one that another koordra made:
+    containers keep the library and the layout that they started with."""
+    with one_writer, (folder / "policy").open("r+b") as file:
+        require(folder / "policy", file.read(HEAD.size), POLICY_MAGIC, POLICY_BYTES)
+        with mmap.mmap(file.fileno(), POLICY_BYTES) as policy:
+            yield policy
+
+
+def require(path: Path, head: bytes, magic: int, size: int) -> None:
+    """That the file begins as one of this version. Raises NodeError."""
+    if head.ljust(HEAD.size, b"\0") == HEAD.pack(magic, VERSION, size):
+        return
+    raise NodeError(
+        f"{path}: not a region of version {VERSION}; if another koordra made it, the claim's containers go on as they are, "
+        "and further ones start once all of its pods have ended"
+    )
 
 
 def device_at(index: int) -> int:

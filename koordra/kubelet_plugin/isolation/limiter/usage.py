@@ -38,6 +38,7 @@ from koordra.kubelet_plugin.isolation.limiter.region import (
     DEVICES_MAX,
     ENFORCING,
     EXPORTS,
+    HEAD,
     KINDS,
     PACE,
     PACES,
@@ -53,8 +54,8 @@ from koordra.kubelet_plugin.isolation.limiter.region import (
     USAGE,
     USAGE_BYTES,
     USAGE_MAGIC,
-    VERSION,
     device_at,
+    require,
     uuid_text,
 )
 
@@ -274,8 +275,7 @@ class _Usage:
 
 
 def _require(path: Path, data: bytes, length: int, magic: int, size: int) -> None:
-    if length < size or struct.unpack_from("=QII", data) != (magic, VERSION, size):
-        raise NodeError(f"{path}: not a region of version {VERSION}")
+    require(path, data[: HEAD.size] if length >= size else b"", magic, size)
 
 
 def _device(
