@@ -30,7 +30,7 @@ def tell_object(obj: Object, settings: Settings, notes: Notes) -> None:
     group, kind = objects.group_of(obj), str(obj.get("kind"))
     if group not in _GROUPS:
         return
-    key = _KINDS.get(f"{kind}.{group}")
+    key = _KINDS.get(f"{kind}.{group}") or _KINDS.get(f"*.{group}")
     if key is None:
         notes.warn("kind", f"{kind} of {group} is no kind that koordra knows, and stays as it is")
     elif key.treatment is Treatment.WARNED:
@@ -57,7 +57,12 @@ def _said(value: Any, path: str, settings: Settings) -> Iterator[str]:
     """Where the field says something that is of a peer's devices, or names its scheduler."""
     if isinstance(value, Mapping):
         yield from (f"{path}[{name}]" for name in _devices(value, settings))
-    elif value in _SCHEDULERS:
+    elif isinstance(value, list):  # Kueue's groups of resources
+        for at, group in enumerate(value):
+            covered = group.get("coveredResources") if isinstance(group, Mapping) else None
+            names = dict.fromkeys(map(str, covered)) if isinstance(covered, list) else {}
+            yield from (f"{path}[{at}].coveredResources[{name}]" for name in _devices(names, settings))
+    elif isinstance(value, str) and value in _SCHEDULERS:
         yield path
 
 

@@ -12,10 +12,11 @@ class carries the guard against kube-scheduler's allocator.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from koordra.api import names, objects
+from koordra.api.classic.driver_configs import configs, of_class
 from koordra.api.classic.driver_words import BROUGHT, DRANET, TO_NVIDIA, WORDS, Words
 from koordra.api.classic.notes import Notes
 from koordra.api.classic.v1alpha2 import driver_selector
@@ -42,8 +43,18 @@ def converted(obj: Object, target: str, notes: Notes) -> list[Object]:
                 )
                 return []
             made = _object(made, words, notes)
+            if words.fewer and obj["kind"] == "DeviceClass" and not _says(obj, words.fewer):
+                notes.warn("spec.selectors", words.narrower, "leave the class where it is for others")
     brought = BROUGHT if target == DRANET and made is not obj else {}
     return [made, *(_brought(name) for name in brought if _is_named(made, name))]
+
+
+def _says(value: Any, word: str) -> bool:
+    if isinstance(value, Mapping):
+        return any(_says(each, word) for each in value.values())
+    if isinstance(value, list):
+        return any(_says(each, word) for each in value)
+    return isinstance(value, str) and word in value
 
 
 def _brought(name: str) -> Object:
@@ -91,7 +102,7 @@ def _class(read: Reader, words: Words, notes: Notes) -> Object:
     made = {**read.data, **_selectors(read, words)}
     if words.driver == names.DRIVER:
         made["selectors"] = [*(made.get("selectors") or ()), {"cel": {"expression": _GUARD}}]
-    if config := list(_configs(read, words, notes)):
+    if config := configs(read, words, notes, {"": of_class(read.each("selectors"))}):
         made["config"] = config
     else:
         made.pop("config", None)
@@ -101,12 +112,22 @@ def _class(read: Reader, words: Words, notes: Notes) -> Object:
 def _devices(read: Reader, words: Words, notes: Notes) -> Object:
     made: Object = {**read.data, "requests": [_request(each, words) for each in read.each("requests")]}
     constraints = [_constraint(each, words) for each in read.each("constraints")]
-    config = list(_configs(read, words, notes))
+    config = configs(read, words, notes, dict(_types(read, words)))
     for name, entries in (("constraints", constraints), ("config", config)):
         made.pop(name, None)
         if entries:
             made[name] = entries
     return made
+
+
+def _types(read: Reader, words: Words) -> Iterator[tuple[str, str]]:
+    """Each request, or alternative of one, with what its class gives; empty where that is not known."""
+    for request in read.each("requests"):
+        name, exactly = request.text("name"), request.optional("exactly")
+        if exactly is not None:
+            yield name, words.types.get(exactly.text("deviceClassName"), "")
+        for each in request.each("firstAvailable"):
+            yield f"{name}/{each.text('name')}", words.types.get(each.text("deviceClassName"), "")
 
 
 def _request(read: Reader, words: Words) -> Object:
@@ -195,12 +216,3 @@ def _constraint(read: Reader, words: Words) -> Object:
                 raise read.wrong(f"{words.driver} publishes no {attribute}", "match another", at=name)
             made[name] = f"{words.driver}/{words.matched[attribute]}"
     return made
-
-
-def _configs(read: Reader, words: Words, notes: Notes) -> Any:
-    for entry in read.each("config"):
-        opaque = entry.inner("opaque")
-        if opaque.text("driver") != words.source:
-            yield dict(entry.data)
-        elif (found := words.config(opaque.inner("parameters"), notes)) is not None:
-            yield {**entry.data, "opaque": {"driver": words.driver, "parameters": found}}

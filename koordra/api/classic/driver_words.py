@@ -44,6 +44,11 @@ class Words:
     config: Callable[[Reader, Notes], Object | None]
     expressions: Mapping[str, str] = field(default_factory=dict)
     """Attribute -> what is true of every device there instead, or where else it stands, as CEL."""
+    fewer: str = ""
+    """CEL of the source by which a class has only devices that are there too; else `narrower` is told."""
+    narrower: str = ""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Class of the source -> what it gives, where that decides which parameters are for it."""
 
 
 def _of_nvidia(read: Reader, notes: Notes) -> Object | None:
@@ -117,6 +122,7 @@ TO_KOORDRA: Final = (
         {**{name: name for name in _COMMON}, "parentUUID": "parent"},
         ("memory",),
         _of_nvidia,
+        types={"gpu.nvidia.com": names.TYPE_GPU, "mig.nvidia.com": names.TYPE_MIG},
     ),
     Words(
         "dra.net",
@@ -134,6 +140,8 @@ TO_KOORDRA: Final = (
             "isSriovVf": f'(device.attributes["{names.DRIVER}"].type == "{names.TYPE_VF}")',
             "pciAddress": 'device.attributes["resource.kubernetes.io"].pciBusID',
         },
+        fewer=".rdma",
+        narrower="takes RDMA NICs alone: koordra has no other interfaces, which dranet's class takes too",
     ),
 )
 TO_NVIDIA: Final = (
@@ -147,6 +155,7 @@ TO_NVIDIA: Final = (
         {**{name: name for name in _COMMON}, "parent": "parentUUID"},
         ("memory",),
         _of_koordra,
+        types={names.CLASS_GPU: names.TYPE_GPU, names.CLASS_MIG: names.TYPE_MIG},
     ),
 )
 TO_DRANET: Final = (

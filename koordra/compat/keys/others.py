@@ -101,4 +101,14 @@ environment | y | LD_LIBRARY_PATH | pointed at the manager's own driver library 
 node | y | gaia.tencent.com/gpu-model | the model of a node's cards | ResourceSlices tell it: select on `productName`
 """,
     ),
+    *rows(
+        "kueue",
+        """
+kind | y | ClusterQueue.kueue.x-k8s.io | what a queue may have | stays; what it says of devices is reported field by field
+kind | y | Cohort.kueue.x-k8s.io | what queues lend each other | stays; what it says of devices is reported field by field
+kind | y | *.kueue.x-k8s.io | flavors, queues of namespaces, workloads | stays: about jobs
+field | warned | ClusterQueue.kueue.x-k8s.io: spec.resourceGroups | what the queue may have | counts devices by names that claims do not use; count them by deviceClassMappings of Kueue's configuration (docs/quota.md)
+field | warned | Cohort.kueue.x-k8s.io: spec.resourceGroups | what queues lend each other | counts devices by names that claims do not use; count them by deviceClassMappings of Kueue's configuration (docs/quota.md)
+""",
+    ),
 )

@@ -59,7 +59,7 @@ def test_there_and_back_it_is_the_same() -> None:
             {"requests": ["a"], "matchAttribute": "gpu.nvidia.com/parentUUID"},
             {"requests": ["a"], "matchAttribute": "resource.kubernetes.io/pcieRoot"},
         ],
-        config=config("gpu.nvidia.com", "GpuConfig", sharing={"strategy": "MPS"}),
+        config=config("gpu.nvidia.com", "MigDeviceConfig", sharing={"strategy": "MPS"}),
     )
     there = convert([before], target=KOORDRA)
     assert not there.refused
