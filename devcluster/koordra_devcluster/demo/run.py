@@ -150,7 +150,7 @@ class Demo:
             observation = self._observe(client)
             self._tell_new(observation)
             if wanted is None:
-                missing = report.outstanding(observation)
+                missing = report.outstanding(observation) or self._unmade(observation)
                 complaints = [*report.broken_expectations(observation), *(one.message for one in refused)]
             else:
                 complaints = [one.message for one in refused]
@@ -159,7 +159,8 @@ class Demo:
                     missing = ["not every node publishes its devices"]
             if not missing:
                 return Ending(observation, refused, complaints)
-            if wanted is not None or not self._all_publish(observation) or not _hopeless(observation):
+            comes = wanted is not None or not self._all_publish(observation) or self._unmade(observation)
+            if comes or not _hopeless(observation):
                 hopeless_since = None
             elif hopeless_since is None:
                 hopeless_since = time.monotonic()
@@ -170,6 +171,10 @@ class Demo:
                     observation, refused, [*missing, *complaints, f"{self._timeout:.0f} s are over"]
                 )
             self.rest(POLL if hopeless_since is None else 1.0)
+
+    def _unmade(self, observation: report.Observation) -> list[str]:
+        """Where an operator makes the pods, or lets them start, nothing has come of it before there are any."""
+        return ["no pod was made yet"] if self._needs.operators and not observation.pods else []
 
     def document(
         self, observation: report.Observation, refused: Sequence[manifests.Refused]
