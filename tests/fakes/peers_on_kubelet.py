@@ -8,9 +8,11 @@ by hand; the DRA API is koordra's own copy.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +24,10 @@ from koordra._proto.dra import (
     pluginregistration_pb2,
     pluginregistration_pb2_grpc,
 )
+from koordra.api import kinds
+from koordra.api.objects import Object
+from koordra.errors import Conflict
+from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.publish.peers_on_node import DEVICE_PLUGINS
 
 API: Final = "v1beta1"
@@ -93,6 +99,15 @@ class DevicePlugin:
     def serves(self) -> bool:
         return self._server is not None and not self._ends.is_set()
 
+    def kubelet_restarted(self) -> bool:
+        """A kubelet that starts removes the sockets there are; False while it takes no registration."""
+        self.stop()
+        try:
+            self.start()
+        except grpc.RpcError:
+            return False
+        return True
+
     def end(self) -> None:
         if self.serves:
             self.stop()
@@ -132,16 +147,29 @@ class DevicePlugin:
 
 
 class DraDriver:
-    """Prepares every claim it is asked to; its devices bring no CDI edits."""
+    """Publishes `devices`, by name their nodes on the host and their attributes, and prepares claims that are
+    allocated some: each device once, by a CDI file. What it has prepared it forgets with its process, as
+    far as the kubelet can tell: unprepare of an unknown claim succeeds."""
 
-    def __init__(self, kubelet_root: Path, name: str) -> None:
-        self._name = name
+    def __init__(
+        self,
+        client: KubeClient,
+        node: str,
+        kubelet_root: Path,
+        cdi: Path,
+        *,
+        name: str,
+        devices: dict[str, tuple[Path, Object]],
+    ) -> None:
+        self._client, self._node, self._cdi = client, node, cdi
+        self._name, self._devices = name, devices
         self._dra = kubelet_root / "plugins" / name / "dra.sock"
         self._registration = kubelet_root / "plugins_registry" / f"{name}-reg.sock"
         self._server: Any = None
-        self.prepared: list[str] = []
+        self._prepared: dict[str, set[str]] = {}
 
     def start(self) -> None:
+        self._publish()
         self._dra.parent.mkdir(parents=True, exist_ok=True)
         self._server = grpc.server(ThreadPoolExecutor(4))
         dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
@@ -152,9 +180,25 @@ class DraDriver:
         self._server.start()
 
     def stop(self) -> None:
-        self._registration.unlink(missing_ok=True)
-        self._server.stop(1).wait()
-        self._dra.unlink(missing_ok=True)
+        """The kubelet deletes its slices half a minute later."""
+        if self._server is not None:
+            self._registration.unlink(missing_ok=True)
+            self._server.stop(1).wait()
+            self._dra.unlink(missing_ok=True)
+            self._server = None
+
+    def _publish(self) -> None:
+        spec = {
+            "driver": self._name,
+            "nodeName": self._node,
+            "pool": {"name": self._node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [
+                {"name": name, "attributes": attributes} for name, (_, attributes) in self._devices.items()
+            ],
+        }
+        body = {"metadata": {"name": f"{self._node}-{self._name}"}, "spec": spec}
+        with suppress(Conflict):
+            self._client.create(kinds.RESOURCE_SLICES, {**kinds.RESOURCE_SLICES.type_meta, **body})
 
     def GetInfo(self, _request: Any, _call: Any) -> Any:
         return pluginregistration_pb2.PluginInfo(
@@ -167,15 +211,55 @@ class DraDriver:
     def NodePrepareResources(self, request: Any, _call: Any) -> Any:
         answer = dra_v1_pb2.NodePrepareResourcesResponse()
         for claim in request.claims:
-            self.prepared.append(claim.name)
-            answer.claims[claim.uid].devices.add(pool_name="n", device_name="gpu-0", request_names=["gpu"])
+            found = self._client.get(kinds.RESOURCE_CLAIMS, claim.name, namespace=claim.namespace)
+            results = [
+                one
+                for one in found["status"]["allocation"]["devices"]["results"]
+                if one["driver"] == self._name
+            ]
+            mine = {one["device"] for one in results}
+            others = set().union(*(each for uid, each in self._prepared.items() if uid != claim.uid))
+            if twice := mine & others:
+                answer.claims[claim.uid].error = f"{sorted(twice)} are another claim's"
+                continue
+            self._prepared[claim.uid] = mine
+            self._write(claim.uid, mine)
+            for one in results:
+                answer.claims[claim.uid].devices.add(
+                    pool_name=one["pool"],
+                    device_name=one["device"],
+                    request_names=[one["request"]],
+                    cdi_device_ids=[f"{self._name}/claim={claim.uid}-{one['device']}"],
+                )
         return answer
 
     def NodeUnprepareResources(self, request: Any, _call: Any) -> Any:
         answer = dra_v1_pb2.NodeUnprepareResourcesResponse()
         for claim in request.claims:
+            self._prepared.pop(claim.uid, None)
+            self._file(claim.uid).unlink(missing_ok=True)
             answer.claims[claim.uid].SetInParent()
         return answer
+
+    def _write(self, uid: str, devices: set[str]) -> None:
+        nodes = {name: self._devices[name][0] for name in devices}
+        found = [
+            {
+                "name": f"{uid}-{name}",
+                "containerEdits": {"deviceNodes": [{"path": _seen_as(node), "hostPath": str(node)}]},
+            }
+            for name, node in nodes.items()
+        ]
+        document = {"cdiVersion": "0.6.0", "kind": f"{self._name}/claim", "devices": found}
+        self._file(uid).write_text(json.dumps(document))
+
+    def _file(self, uid: str) -> Path:
+        return self._cdi / f"{self._name}-{uid}.json"
+
+
+def _seen_as(node: Path) -> str:
+    """Where a container sees a device node of the machine's tree."""
+    return "/dev/" + str(node).rpartition("/dev/")[2]
 
 
 def waiting_reasons(pod: Any) -> Sequence[str]:

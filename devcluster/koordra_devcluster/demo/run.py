@@ -173,7 +173,7 @@ class Demo:
             self.rest(POLL if hopeless_since is None else 1.0)
 
     def _unmade(self, observation: report.Observation) -> list[str]:
-        """Where an operator makes the pods, or lets them start, nothing has come of it before there are any."""
+        """An operator's objects have come to nothing before there is a pod."""
         return ["no pod was made yet"] if self._needs.operators and not observation.pods else []
 
     def document(

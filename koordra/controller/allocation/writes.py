@@ -97,7 +97,9 @@ class Api(Protocol):
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
 
-    def list(self, kind: Kind, *, namespace: str | None = None) -> tuple[list[Object], str]: ...
+    def list(
+        self, kind: Kind, *, namespace: str | None = None, field_selector: str = ""
+    ) -> tuple[list[Object], str]: ...
 
     def create(
         self,

@@ -43,6 +43,8 @@ from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.immediate_claims import DEFAULT_RULES, ImmediateRules
 from koordra.controller.cache.pod_index import pod_scheduled, split_across_nodes
 from koordra.controller.reconcile.allocation_step import AllocationStep
+from koordra.controller.reconcile.conflicts.conflict_rules import has_known_resource
+from koordra.controller.reconcile.conflicts.handed_over import peers_resource
 from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reconcile.unplanned import created
 from koordra.controller.reporting import claim_events
@@ -50,7 +52,7 @@ from koordra.controller.reporting.capacity import ClusterCapacity
 from koordra.controller.reporting.claim_events import EventSink, ReasonsSink
 from koordra.controller.reporting.metrics import ControllerMetrics, LatencyBreakdown
 from koordra.controller.reporting.native_devices import NativeDevices
-from koordra.errors import ApiUnreachable
+from koordra.errors import ApiError, ApiUnreachable
 from koordra.logs import get_logger
 from koordra.process.lifecycle import count_failure
 from koordra.topology.network_topology import Levels
@@ -262,10 +264,26 @@ class Reconciler:
             said = self._annotated.setdefault(objects.uid(node), {})
             if said.get(key, "") == text:
                 continue  # a write that was refused is not tried again before something else is to be said
+            if text is None and key == names.NO_GPUS and self._others_have_some(node):
+                context.wake(context.clock() + REFUSED_PAUSE)
+                continue
             written = context.settled(context.writer.annotate(node, key, text))
             if written.outcome is WriteOutcome.REFUSED:
                 log.warning("node_annotation_not_written", node=objects.name(node), error=written.message)
             said[key] = text
+
+    def _others_have_some(self, node: Object) -> bool:
+        """Whether pods have GPUs of another stack there, by the API server's newest word: the node's plugin
+        takes them when this says no, and a watch may show late what was bound long ago."""
+        try:
+            found, _ = self._context.writer.api.list(
+                PODS, field_selector=f"spec.nodeName={objects.name(node)}"
+            )
+        except ApiError as error:
+            log.warning("node_pods_not_read", node=objects.name(node), error=str(error))
+            return True
+        here = [pod for pod in found if objects.spec_of(pod).get("nodeName") == objects.name(node)]
+        return has_known_resource(node, map(peers_resource, here))
 
     def count(self, instruments: ControllerMetrics, figures: LeaderFigures, *, term: threading.Event) -> bool:
         """How things stand after a pass of this term; differences that the audit found are counted anew from

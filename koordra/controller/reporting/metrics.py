@@ -151,8 +151,10 @@ class CountingApi:
         self._metrics = metrics
         self.get = api.get
 
-    def list(self, kind: Kind, *, namespace: str | None = None) -> tuple[list[Object], str]:
-        return self._api.list(kind, namespace=namespace)
+    def list(
+        self, kind: Kind, *, namespace: str | None = None, field_selector: str = ""
+    ) -> tuple[list[Object], str]:
+        return self._api.list(kind, namespace=namespace, field_selector=field_selector)
 
     def create(self, kind: Kind, body: Object, *, subresource: str | None = None, **where: Any) -> Object:
         with self._metrics.request("create", kind, subresource):

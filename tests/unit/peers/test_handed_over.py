@@ -143,3 +143,29 @@ def test_a_pod_that_was_bound_by_hand_and_given_nothing_keeps_nobody_off() -> No
     cluster.pod("a", "a")
     cluster.settle()
     assert cluster.node_of("a") == "n0"
+
+
+def test_the_node_is_not_said_to_be_free_before_its_pods_are_read_anew() -> None:
+    """The watch of pods is late, and that of the node is not."""
+    cluster = JointCluster(nodes=1)
+    cluster.api.edit(NODES, "n0", lambda obj: obj["status"]["allocatable"].update({"nvidia.com/gpu": "8"}))
+    cluster.settle()
+    late = pod()
+
+    def note() -> str | None:
+        return objects.annotations_of(cluster.api.get(NODES, "n0")).get(names.NO_GPUS)
+
+    assert note()
+    lists = cluster.api.list
+    cluster.api.list = lambda kind, **asked: (  # type: ignore[method-assign]
+        ([late], "1")
+        if kind is PODS and asked.get("field_selector") == "spec.nodeName=n0"
+        else lists(kind, **asked)
+    )
+    cluster.api.edit(NODES, "n0", lambda obj: obj["status"]["allocatable"].update({"nvidia.com/gpu": "0"}))
+    cluster.settle()
+    assert note(), "its pod is not in the watch yet"
+    late["status"]["phase"] = "Succeeded"
+    cluster.now += 60
+    cluster.settle()
+    assert note() is None

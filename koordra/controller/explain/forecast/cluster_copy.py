@@ -70,7 +70,10 @@ class ClusterCopy:
             raise NotFound(f'{kind.plural} "{name}" not found', code=404, reason="NotFound")
         return found
 
-    def list(self, kind: Kind, *, namespace: str | None = None) -> tuple[list[Object], str]:
+    def list(
+        self, kind: Kind, *, namespace: str | None = None, field_selector: str = ""
+    ) -> tuple[list[Object], str]:
+        """More than a field selector asks for."""
         found = [
             obj for obj in self.tables.get(kind, {}).values() if namespace in (None, objects.namespace(obj))
         ]

@@ -184,12 +184,9 @@ def strange_slices(slices: Iterable[Object]) -> list[DeviceConflict]:
 
 def foreign_plugin(node: Object, slices: Iterable[Object], pods: Mapping[str, str]) -> str:
     """What is wrong where another device plugin offers GPUs of a node on which koordra publishes GPUs, or
-    `pods` still have some of it (pod -> the resource). Nobody gave a resource that the Node lacks altogether:
-    the kubelet starts pods that were bound to it by hand without such a resource."""
+    `pods` still have some of it (pod -> the resource)."""
     resources = offered_by_others(node)
-    status = objects.status_of(node)
-    known = {*objects.fields(status.get("capacity")), *objects.fields(status.get("allocatable"))}
-    pods = {pod: resource for pod, resource in pods.items() if resource in known}
+    pods = {pod: resource for pod, resource in pods.items() if has_known_resource(node, (resource,))}
     devices = chain.from_iterable(devices_of(entry) for entry in slices if is_ours(entry))
     if not (resources or pods) or not any(map(is_gpu, devices)):
         return ""
@@ -198,8 +195,16 @@ def foreign_plugin(node: Object, slices: Iterable[Object], pods: Mapping[str, st
     return (
         f"{publishers(resources)} gives out the same cards ({', '.join(resources)} in status.allocatable of node "
         f"{objects.name(node)}); koordra gives none of them out. Take its DaemonSet off the node; amounts that stay behind "
-        "although it is gone are removed from the Node's status"
+        "although it is gone are set to 0 in the Node's status, and removed once its pods have ended"
     )
+
+
+def has_known_resource(node: Object, resources: Iterable[str]) -> bool:
+    """Whether the Node has one of them, if only 0 of it. Nobody gave a resource that it lacks altogether: the
+    kubelet starts pods that were bound to it by hand without such a resource."""
+    status = objects.status_of(node)
+    known = {*objects.fields(status.get("capacity")), *objects.fields(status.get("allocatable"))}
+    return not known.isdisjoint(resources)
 
 
 def _selects(expressions: Sequence[str], device: DeviceFacts) -> bool:
