@@ -232,7 +232,11 @@ class HandedNode:
             pod = self.client.get(kinds.PODS, name, namespace=namespace)
             return any(rule in reason for reason in waiting_reasons(pod))
 
-        eventually(look, f"pod {name} refused: {rule}", LONG)
+        try:
+            eventually(look, f"pod {name} refused: {rule}", LONG)
+        except BaseException:
+            print(self.client.get(kinds.PODS, name, namespace=namespace).get("status"), self.log(), sep="\n")
+            raise
 
     def amount(self, number: str) -> None:
         def look() -> bool:

@@ -183,24 +183,26 @@ class HandedNode:
         self._process.wait(60)
         self._start()
 
-    def is_in(self, phase: str) -> None:
-        def look() -> bool:
-            slices = self.client.list(kinds.RESOURCE_SLICES, field_selector=f"spec.nodeName={NODE}")[0]
-            return {
-                next(
-                    (
-                        taint["value"]
-                        for taint in device.get("taints") or ()
-                        if taint["key"] == names.HAND_OVER_TAINT
-                    ),
-                    "Owned",
-                )
-                for entry in slices
-                for device in entry["spec"].get("devices") or ()
-                if device["name"].startswith(f"{self.peer.kind.type}-")
-            } == {phase}
+    def taints(self) -> set[str]:
+        """Of the devices that are handed over; "" of one without."""
+        slices = self.client.list(kinds.RESOURCE_SLICES, field_selector=f"spec.nodeName={NODE}")[0]
+        return {
+            next(
+                (
+                    taint["value"]
+                    for taint in device.get("taints") or ()
+                    if taint["key"] == names.HAND_OVER_TAINT
+                ),
+                "",
+            )
+            for entry in slices
+            for device in entry["spec"].get("devices") or ()
+            if device["name"].startswith(f"{self.peer.kind.type}-")
+        }
 
-        eventually(look, f"the {self.peer.kind.title} {phase}", LONG)
+    def is_in(self, taint: str) -> None:
+        title = self.peer.kind.title
+        eventually(lambda: self.taints() == {taint}, f"the {title} with taint {taint!r}", LONG)
 
     def says(self, annotation: str) -> str:
         return str(objects.annotations_of(self.client.get(kinds.NODES, NODE)).get(annotation, ""))
@@ -329,7 +331,7 @@ def _to_koordra(node: HandedNode) -> None:
     if node.peer.driver:
         node.is_in("Left")
         node.programs(there=False)
-    node.is_in("Owned")
+    node.is_in("")
     assert node.guards()
     eventually(lambda: node.is_bound("ours"), "koordra's pod on the node", LONG)
     assert node.call("NodePrepareResources", "ours") == ""
@@ -339,6 +341,7 @@ def _comes_back(node: HandedNode) -> None:
     """The other stack's programs run again although the node is koordra's: the hook would refuse its
     containers; nothing new is given out."""
     node.programs(there=True)
+    node.is_in("Owned")
     node.pod("late")
     assert node.guards()
     node.kill()

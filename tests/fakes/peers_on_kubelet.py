@@ -26,7 +26,7 @@ from koordra._proto.dra import (
 )
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.errors import Conflict
+from koordra.errors import Conflict, NotFound
 from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.publish.peers_on_node import DEVICE_PLUGINS
 
@@ -165,6 +165,7 @@ class DraDriver:
         self._name, self._devices = name, devices
         self._dra = kubelet_root / "plugins" / name / "dra.sock"
         self._registration = kubelet_root / "plugins_registry" / f"{name}-reg.sock"
+        self._slice = f"{node}-{name}"
         self._server: Any = None
         self._prepared: dict[str, set[str]] = {}
 
@@ -180,8 +181,10 @@ class DraDriver:
         self._server.start()
 
     def stop(self) -> None:
-        """The kubelet deletes its slices half a minute later."""
+        """Its slices go too: the kubelet would delete them half a minute later."""
         if self._server is not None:
+            with suppress(NotFound):
+                self._client.delete(kinds.RESOURCE_SLICES, self._slice)
             self._registration.unlink(missing_ok=True)
             self._server.stop(1).wait()
             self._dra.unlink(missing_ok=True)
@@ -196,7 +199,7 @@ class DraDriver:
                 {"name": name, "attributes": attributes} for name, (_, attributes) in self._devices.items()
             ],
         }
-        body = {"metadata": {"name": f"{self._node}-{self._name}"}, "spec": spec}
+        body = {"metadata": {"name": self._slice}, "spec": spec}
         with suppress(Conflict):
             self._client.create(kinds.RESOURCE_SLICES, {**kinds.RESOURCE_SLICES.type_meta, **body})
 

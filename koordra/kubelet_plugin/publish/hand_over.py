@@ -97,7 +97,8 @@ class Standing:
 
     @property
     def taint(self) -> str:
-        return "" if self.phase is Phase.OWNED else self.phase.value
+        """Of devices that no new claim gets."""
+        return self.phase.value if self.withheld else ""
 
 
 def first(kind: DeviceKind, *, left: bool | None, has_claims: bool, found: PeersOnNode, to: str) -> Standing:

@@ -96,6 +96,27 @@ def test_a_node_is_left_once_its_last_claim_is_gone(plugin: RunningPlugin) -> No
         assert plugin.prepare().error == ""
 
 
+def test_cards_are_tainted_while_another_stack_is_back(plugin: RunningPlugin) -> None:
+    with plugin.serving():
+        assert is_in(plugin, Phase.OWNED)
+        offers(plugin, "8")
+        assert wait_for(lambda: _tainted(plugin) == {"Owned"})
+        assert guards_gpus(plugin)
+        offers(plugin, "0")
+        assert wait_for(lambda: _tainted(plugin) == {""})
+
+
+def _tainted(plugin: RunningPlugin) -> set[str]:
+    return {
+        next(
+            (taint["value"] for taint in device.get("taints", ()) if taint["key"] == names.HAND_OVER_TAINT),
+            "",
+        )
+        for name, device in plugin.api.devices().items()
+        if name.startswith("gpu-")
+    }
+
+
 class FullDisk(Disk):
     def replace(self, path: Path, data: bytes, *, mode: int, durable: bool = True) -> None:
         raise OSError(28, "No space left on device")
