@@ -32,6 +32,7 @@ from koordra.errors import KoordraError, NodeError
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache, negotiate
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, gpu_claims
+from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
 from koordra.kubelet_plugin.dra import dra_service
 from koordra.kubelet_plugin.dra.node_readings import NodeReadings
@@ -39,6 +40,7 @@ from koordra.kubelet_plugin.dra.plugin_metrics import PluginMetrics
 from koordra.kubelet_plugin.dra.plugin_servers import GRACE, PluginServers
 from koordra.kubelet_plugin.isolation.card_watch import CardWatch
 from koordra.kubelet_plugin.isolation.limiter.node_limiter import NodeLimiter
+from koordra.kubelet_plugin.isolation.mig.backend import MigIsolation
 from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.network.consumers import ClaimSource
 from koordra.kubelet_plugin.network.interface_addresses import addresses_in_use
@@ -57,7 +59,7 @@ from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.prepare.driver_of_claims import DriverOfClaims
 from koordra.kubelet_plugin.prepare.imex_loop import ImexLoop, why_not_offered
 from koordra.kubelet_plugin.prepare.imex_membership import IMEX_WAITS, NO_IMEX, ImexMembership
-from koordra.kubelet_plugin.prepare.lost_devices import absent_devices
+from koordra.kubelet_plugin.prepare.lost_devices import absent_devices, made_on_demand
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange
 from koordra.kubelet_plugin.publish.hand_over import HandOver
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource
@@ -131,7 +133,13 @@ class Driver:
             records=records,
             disk=disk,
         )
-        known = backends(limiter.backend)
+        self._mig = MigIsolation(
+            self._nvml,
+            machine=machine,
+            root=lambda: MachineRoot(paths.root, homes.dev_folders(homes.now())),
+            guard=self._guarded.add,
+        )
+        known = backends(limiter.backend, *([self._mig] if settings.offering.mig_on_demand else []))
         usable = [name for name in known if name != limiter.backend.name or limiter.backend.installed]
         self._inventory = InventorySource(paths.root, offering=settings.offering.on(usable), homes=homes)
         folder = ImexFolder(paths.state)
@@ -346,5 +354,6 @@ class Driver:
             held=self._audit.held,
             release=self._release.report.taint,
             standings=self._hand_over.standings,
-            absent=absent_devices(self._state.remembered, self._inventory.current()),
+            absent=absent_devices(self._state.remembered, self._inventory.current(), stuck=self._mig.stuck()),
+            own=made_on_demand(self._state.remembered),
         )

@@ -66,7 +66,7 @@ class FakeNvml:
             "KOORDRA_FAKE_NVML_MACHINE": str(self.folder / "machine"),
             "KOORDRA_FAKE_NVML_CONTROL": str(self.control),
             "KOORDRA_FAKE_NVML_NODE": str(self.node),
-            "KOORDRA_FAKE_NVML_STATE": str(self.folder / "state"),
+            "KOORDRA_FAKE_NVML_STATE": str(self.folder / "instances"),
             "PYTHONPATH": str(ROOT),
             **({"KOORDRA_FAKE_CUDA": str(self.world)} if self.world else {}),
         }

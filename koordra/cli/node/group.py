@@ -23,6 +23,10 @@ COMMANDS = {
         "koordra.cli.node.release_driver:release_driver",
         "Free NVIDIA's driver for an upgrade: evict, close NVML, and name who still holds it.",
     ),
+    "mig": (
+        "koordra.cli.node.mig:mig",
+        "Switch the MIG mode of a card: drain, close NVML, switch, reset where needed, offer it again.",
+    ),
     "await-release": (
         "koordra.cli.node.release_driver:await_release",
         "Until SIGTERM, then until an upgrade of the driver may go on; for the GPU Operator.",

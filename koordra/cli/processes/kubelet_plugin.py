@@ -55,6 +55,10 @@ from koordra.cli import options
     "Offer the MIG instances of cards in MIG mode; without it such cards are not offered at all.",
 )
 @options.flag(
+    "--mig-on-demand/--no-mig-on-demand",
+    "Make MIG instances on cards in MIG mode when claims need them, and remove them after; every place of every profile is offered.",
+)
+@options.flag(
     "--vfs/--no-vfs", "Offer the virtual functions of NICs; a NIC is then given out whole or in functions."
 )
 @options.flag(
@@ -183,6 +187,7 @@ def command(
     allowed_isolation: str,
     default_isolation: str | None,
     mig: bool,
+    mig_on_demand: bool,
     vfs: bool,
     imex: bool,
     host_root: Path | None,
@@ -241,7 +246,8 @@ def command(
         mode=allocation_mode,
         offering=Offering(
             slots_per_gpu=slots_per_gpu,
-            mig=mig,
+            mig=mig or mig_on_demand,
+            mig_on_demand=mig_on_demand,
             vfs=vfs,
             imex=imex,
             cni=cni_resources(cni),

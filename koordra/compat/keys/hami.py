@@ -76,7 +76,7 @@ setting | warned | preConfiguredDeviceMemory | MiB of cards that tell none (GB10
 setting | warned | libCudaLogLevel | what HAMi's library logs | means nothing to koordra's limiter; take it out
 setting | warned | enableNumaTopology | whether the kubelet is told the NUMA node of a card | is not needed: the node's slices say it; GpuConfig.numaAffinity brings the processors of the card
 setting | warned | runtimeClassName | put into pods that ask for cards | is not needed: devices come with the claim; runtimeClasses in koordra's settings takes it out of pods
-setting | warned | operatingmode | hami-core or mig, by node | is said on the node; nodes that give out MIG instances run koordra's kubelet plugin with dynamic MIG
+setting | warned | operatingmode | hami-core or mig, by node | is said on the node; nodes that give out MIG instances run `koordra kubelet-plugin --mig-on-demand`
 setting | warned | migstrategy | none, single or mixed, by node | is said on the node; koordra gives instances out by their profile
 setting | warned | filterdevices | cards that are not given out, by node | is said on the node; koordra cordon-device
 setting | warned | enablegetpreferredallocation | who chooses the cards, by node | is not needed: the controller chooses; take it out

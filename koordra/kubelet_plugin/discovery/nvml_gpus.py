@@ -192,6 +192,7 @@ def _with_mig(gpu: Gpu, card: NvmlQuery) -> Gpu:
         return replace(gpu, disputed=("migMode",)) if "migMode" in card.failed else gpu
     current, pending = mode
     if current != pending:
+        card.faults.add("MigModePending")
         card.problem("migMode", "a change of the MIG mode waits for a reset", "reset the GPU (nvidia-smi -r)")
     profiles, enabled = _profiles(card), current == nvml.NVML_DEVICE_MIG_ENABLE
     instances = _instances(card, profiles) if enabled else ()

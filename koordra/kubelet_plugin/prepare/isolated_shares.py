@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from koordra.api import names
 from koordra.api.opaque.configuration import Configuration
 from koordra.api.opaque.isolation import are_apart, is_share
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.isolation.backend import Card, IsolationBackend, Share
+from koordra.kubelet_plugin.isolation.mig.backend import MigIsolation
 from koordra.kubelet_plugin.isolation.realisation import IsolatedShare, share_of, shares_on
 from koordra.kubelet_plugin.prepare.identified_devices import Prepared
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
@@ -62,7 +64,10 @@ def _decided(
     others: Iterable[ClaimRecord],
 ) -> str:
     """The isolation that the operator's policy, class and claim make of it; raises PrepareError where they
-    refuse it, and where one of the others has a share of the other kind on the card."""
+    refuse it, and where one of the others has a share of the other kind on the card. An instance that is made
+    on demand is kept by the hardware."""
+    if inventory.offering.mig_on_demand and device.type == names.TYPE_MIG:
+        return MigIsolation.name
     asked, policy = config.isolation(device.request), inventory.offering.isolation
     share = _may_be_shared(device, inventory)
     refused = asked.refusal(policy, share=share)

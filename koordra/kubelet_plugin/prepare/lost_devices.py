@@ -13,12 +13,15 @@ the driver is released none has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from koordra.errors import KoordraError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
+from koordra.kubelet_plugin.isolation.mig.backend import MigIsolation
+from koordra.kubelet_plugin.isolation.mig.instances import is_given
 from koordra.kubelet_plugin.publish.devices import MigDevice, mig_devices, whole_of
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.claim_network import NetworkKind
@@ -60,12 +63,29 @@ def lost_devices(record: ClaimRecord, inventory: NodeInventory) -> tuple[LostDev
     return tuple(_lost(record.devices, now, places, inventory))
 
 
+def made_on_demand(records: Callable[[], Iterable[ClaimRecord]]) -> frozenset[str]:
+    """Identities of the MIG instances that koordra made for claims; none where the claims cannot be read."""
+    try:
+        claims = list(records())
+    except KoordraError:
+        return frozenset()
+    devices = (device for record in claims for device in record.devices)
+    return frozenset(
+        device.identity
+        for device in devices
+        if device.isolation == MigIsolation.name and not is_given(device.journal)
+    )
+
+
 def absent_devices(
-    records: Callable[[], Iterable[ClaimRecord]], inventory: NodeInventory
+    records: Callable[[], Iterable[ClaimRecord]],
+    inventory: NodeInventory,
+    *,
+    stuck: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, tuple[str, ...]]:
-    """MIG instances that claims hold and that do not exist, and what claims hold of a faulty card that does
-    not say any more what it is, each with its faults; none where the claims cannot be read, which is reported
-    elsewhere."""
+    """MIG instances that claims hold and that do not exist, or that are not let go of (`stuck`), and what
+    claims hold of a faulty card that does not say any more what it is, each with its faults; none where the
+    claims cannot be read, which is reported elsewhere."""
     try:
         claims = [] if inventory.withheld else list(records())
     except KoordraError:
@@ -81,6 +101,7 @@ def absent_devices(
         for lost in lost_devices(record, inventory)
         if lost.reason == GONE and "-mig-" in lost.device
     }
+    found |= {device: (why,) for device, why in stuck.items()}
     return {name: faults for name, faults in sorted(found.items()) if faults}
 
 

@@ -98,6 +98,19 @@ void instances_load(struct machine *machine)
         fclose(file);
 }
 
+void instances_mode(struct gpu *gpu)
+{
+    const char *path = getenv("KOORDRA_FAKE_NVML_STATE");
+    FILE *file = path ? fopen(path, "re") : NULL;
+    char line[256];
+    unsigned at, current, pending;
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "mode %u %u %u", &at, &current, &pending) == 3 && at == place_of(gpu))
+            gpu->mig_current = current, gpu->mig_pending = pending;
+    if (file)
+        fclose(file);
+}
+
 static unsigned most(const struct gpu *gpu, size_t field)
 {
     unsigned found = 0;

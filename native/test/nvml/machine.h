@@ -94,4 +94,7 @@ struct instance *instance_room(struct gpu *gpu);
 /* What MIG calls changed in earlier processes (instances.c). */
 void instances_load(struct machine *machine);
 
+/* The card's mode as it is now: a reset is another process's. */
+void instances_mode(struct gpu *gpu);
+
 #endif

@@ -17,6 +17,7 @@ nvmlReturn_t nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pen
     FAIL_AS_TOLD(gpu);
     if (!gpu)
         return NVML_ERROR_INVALID_ARGUMENT;
+    instances_mode(gpu);
     *current = gpu->mig_current;
     *pending = gpu->mig_pending;
     return gpu->has_mig ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import yaml
 from click.testing import CliRunner
 
 from koordra.allocator.request.classes import shipped_classes
@@ -17,6 +18,7 @@ from koordra.allocator.request.templates import with_template_claims
 from koordra.cli.convert import convert_command
 from koordra.cli.plan import plan_command
 from koordra.compat.settings import Settings
+from koordra.compat.settings_document import with_document
 from koordra.errors import InvalidManifest
 from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
 from koordra.placement import plan
@@ -29,9 +31,11 @@ SAME_PCIE = '{"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}'
 
 
 @lru_cache
-def cluster(name: str, *, mig: bool = False, vfs: bool = False) -> str:
+def cluster(name: str, *, mig: bool = False, vfs: bool = False, mig_on_demand: bool = False) -> str:
     machine = catalogue.machine(name)
-    offering = replace(WITHOUT_POLICY, mig=mig, vfs=vfs)
+    if mig_on_demand:
+        machine = replace(machine, gpus=tuple(replace(gpu, mig_instances=()) for gpu in machine.gpus[:1]))
+    offering = replace(WITHOUT_POLICY, mig=mig, vfs=vfs, mig_on_demand=mig_on_demand)
     slices = build_slices(
         machine, node_name="node-1", node_uid=None, mode="joint", generation=1, offering=offering
     )
@@ -159,6 +163,34 @@ def test_hamis_mig_mode_takes_instances_with_enough_memory() -> None:
     manifest = asking({N + "gpu": 1, N + "gpumem": 8000}, annotations={N + "vgpu-mode": "mig"})
     (found,) = results("mig-a100", manifest, mig=True)["p"]
     assert "-mig-" in found["device"]
+
+
+GEOMETRIES = """
+nvidia:
+  knownMigGeometries:
+  - models: [A100-SXM4-40GB, A100-PCIE-40GB]
+    allowedGeometries:
+    - [{name: 1g.5gb, core: 14, memory: 5120, count: 7}]
+    - [{name: 2g.10gb, core: 28, memory: 10240, count: 3}, {name: 1g.5gb, core: 14, memory: 5120, count: 1}]
+    - [{name: 3g.20gb, core: 42, memory: 20480, count: 2}]
+    - [{name: 7g.40gb, core: 100, memory: 40960, count: 1}]
+"""
+
+
+def test_hamis_documented_example_of_dynamic_mig_comes_out() -> None:
+    """An uncut A100 of 40 GB: two vGPUs of 8000 MB are two 2g.10gb of it; a third gets the third, and the 1g
+    that is left serves what is smaller (HAMi: docs/develop/dynamic-mig.md)."""
+    settings = with_document(Settings(), yaml.safe_load(GEOMETRIES), source="device-config.yaml")
+    mode = {N + "vgpu-mode": "mig"}
+    pods = [
+        named(asking({N + "gpu": count, N + "gpumem": memory}, annotations=mode), name)
+        for name, count, memory in (("a", 2, 8000), ("b", 1, 8000), ("c", 1, 4000), ("d", 1, 4000))
+    ]
+    found = results("mig-a100", *pods, settings=settings, mig=True, mig_on_demand=True)
+    profiles = {
+        pod: [name.rpartition("-mig-")[2].partition("-")[0] for name in cards(found[pod])] for pod in found
+    }
+    assert profiles == {"a": ["2g10gb", "2g10gb"], "b": ["2g10gb"], "c": ["1g5gb"]}
 
 
 def test_plain_profiles_are_instances_of_that_profile() -> None:

@@ -65,6 +65,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         ([], Offering(slots_per_gpu=16, mig=False, vfs=False)),
         (["--mig"], Offering(mig=True)),
         (["--vfs"], Offering(vfs=True)),
+        (["--mig-on-demand"], Offering(mig=True, mig_on_demand=True)),
         (["--drain-on", "GpuLost, Xid79"], Offering(drain=DrainPolicy(frozenset({"GpuLost", "Xid79"})))),
         (["--allowed-isolation", "none"], Offering(isolation=IsolationPolicy(("none",)))),
         (

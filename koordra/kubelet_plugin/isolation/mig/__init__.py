@@ -1,0 +1,6 @@
+"""Backend `mig`: an instance of a card in MIG mode is made when a claim that has its place is prepared, and
+removed with it.
+
+    instances   makes and removes one on the card, step by step, each known before it is taken
+    backend     what Prepare asks for
+"""
