@@ -122,8 +122,6 @@ static uint64_t paid_until(uint64_t word, uint32_t rate, uint64_t now)
         until = now + PATIENCE;
     if (until > now && before && before != rate && !DEFECT(debt_at_old_rate))
         until = now + (until - now) * before / rate;
-    if (until > now + PATIENCE)
-        until = now + PATIENCE;
     return until + credit < now ? now - credit : until;
 }
 

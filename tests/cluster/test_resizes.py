@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,14 @@ from tests.cluster.nodes import add_node, remove_node
 from tests.cluster.test_joint_allocation import request
 from tests.cluster.test_kubelet_plugin import Plugin
 from tests.cluster.waiting import eventually
+from tests.unit.limiter import native_build
 
 pytestmark = pytest.mark.cluster
 NODE = "koordra-test-resize"
 CLASS = "koordra-test-resize"
 GIB = 1 << 30
+OUT_OF_MEMORY = 2
+"""CUDA_ERROR_OUT_OF_MEMORY."""
 
 
 def resizable() -> Object:
@@ -61,9 +65,15 @@ class Resized(Plugin):
         body = {"metadata": {"annotations": {ANNOTATION: text}}}
         self.client.patch(kinds.RESOURCE_CLAIMS, objects.name(claim), body, namespace=self.namespace)
 
-    def card(self, claim: Object) -> usage.CardUse:
+    def region(self, claim: Object) -> Path:
         (found,) = self.folder.rglob(f"limiter/claims/{objects.uid(claim)}")
-        return usage.read(found).devices[0]
+        return found
+
+    def use(self, claim: Object) -> usage.ClaimUse:
+        return usage.read(self.region(claim))
+
+    def card(self, claim: Object) -> usage.CardUse:
+        return self.use(claim).devices[0]
 
     def condition(self, claim: Object, kind: str) -> Object:
         status = objects.status_of(
@@ -77,9 +87,13 @@ class Resized(Plugin):
         found = self.client.list(kinds.DEVICE_HOLDS, namespace=self.namespace)[0]
         return next((one for one in found if one["spec"]["owner"] == owner), None)
 
-    def events(self, reason: str) -> list[str]:
-        found = self.client.list(kinds.EVENTS, namespace=self.namespace)[0]
-        return [one["message"] for one in found if one.get("reason") == reason]
+    def events(self, reason: str, claim: Object) -> list[str]:
+        found, uid = self.client.list(kinds.EVENTS, namespace=self.namespace)[0], objects.uid(claim)
+        return [
+            one["message"]
+            for one in found
+            if one.get("reason") == reason and one["involvedObject"].get("uid") == uid
+        ]
 
 
 @pytest.fixture
@@ -125,6 +139,74 @@ def plugin(client: KubeClient, kubeconfig: str, namespace: str) -> Iterator[Resi
             client.delete(kinds.DEVICE_CLASSES, CLASS)
 
 
+@dataclass
+class Program:
+    """A process of the claim, behind the limiter and the double of CUDA's driver."""
+
+    process: subprocess.Popen[str]
+
+    def say(self, line: str) -> int:
+        """What the driver answers to so many bytes more, or to the last ones given back (0)."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(line, file=self.process.stdin, flush=True)
+        return int(self.process.stdout.readline())
+
+
+@contextmanager
+def program_of(plugin: Resized, claim: Object) -> Iterator[Program]:
+    """It has 2 GiB."""
+    built, world, own = native_build.build(), plugin.folder / "world", plugin.folder / "own-claims"
+    for folder in (world, own):
+        folder.mkdir()
+    (own / objects.uid(claim)).symlink_to(plugin.region(claim))
+    tenant = str(built / "test" / "tenant")
+    subprocess.run([tenant, "--world", str(world), plugin.card(claim).uuid, str(80 * GIB)], check=True)
+    around = native_build.environment(built, regions=own, world=world)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [tenant, str(GIB), "stay"], env=around, stdin=pipe, stdout=pipe, text=True
+    ) as found:
+        try:
+            assert found.stdout is not None
+            assert json.loads(found.stdout.readline())["within"] == 0
+            yield Program(found)
+        finally:
+            found.kill()
+
+
+def test_a_living_process_acts_by_what_its_claim_is_resized_to(plugin: Resized) -> None:
+    (pod,) = plugin.replicas("web", 1)
+    claim = plugin.claim_of(pod)
+    plugin.call("NodePrepareResources", claim)
+    with program_of(plugin, claim) as program:
+        eventually(lambda: plugin.condition(claim, "Limited").get("status") == "True", "the handshake")
+        assert program.say(str(7 * GIB)) == OUT_OF_MEMORY
+
+        plugin.wish(claim, json.dumps({"gpu": {"memory": "12Gi", "cores": 30}}))
+        eventually(lambda: plugin.condition(claim, "Resized").get("status") == "True", "the condition")
+        assert plugin.condition(claim, "Resized")["message"] == (
+            "memory 12Gi (allocated 8Gi), cores 30% (allocated 20%), Hard: all 1 processes act by it, 1 of them from their next call on"
+        )
+        assert len(plugin.use(claim).behind) == 1
+        assert program.say(str(7 * GIB)) == 0
+        assert plugin.use(claim).behind == ()
+
+        plugin.wish(claim, json.dumps({"gpu": {"memory": "4Gi"}}))
+        eventually(lambda: plugin.condition(claim, "Resized").get("reason") == "InUse", "memory in use")
+        assert plugin.card(claim).limit == 12 * GIB, "as long as it is in use"
+        assert program.say("0") == 0
+        eventually(lambda: plugin.card(claim).limit == 4 * GIB, "the lower limit")
+        assert program.say(str(7 * GIB)) == OUT_OF_MEMORY
+        assert plugin.use(claim).behind == ()
+        eventually(lambda: plugin.condition(claim, "Resized").get("status") == "True", "the condition")
+        hold = plugin.hold(claim)
+        eventually(
+            lambda: (hold := plugin.hold(claim)) and not hold["spec"]["seats"][0]["devices"],
+            f"the end of what was held; {hold}",
+        )
+
+
 def test_a_running_share_grows_and_shrinks(plugin: Resized) -> None:
     (pod,) = plugin.replicas("web", 1)
     claim = plugin.claim_of(pod)
@@ -143,7 +225,7 @@ def test_a_running_share_grows_and_shrinks(plugin: Resized) -> None:
         "memory 12Gi (allocated 8Gi), cores 30% (allocated 20%)"
         in plugin.condition(claim, "Resized")["message"]
     )
-    (told,) = eventually(lambda: plugin.events("Resized"), "the Event")
+    (told,) = eventually(lambda: plugin.events("Resized", claim), "the Event")
     assert "12Gi" in told
     hold = plugin.hold(claim)
     assert hold is not None

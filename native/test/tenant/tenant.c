@@ -1,6 +1,8 @@
 /* A container's program: opens the driver as a statically linked runtime does, and tries to take more than its share.
  *
  *     tenant SHARE                  prints what it was told and given, as JSON
+ *     tenant SHARE stay             then stays, until a line without a number: a number of bytes is taken, or the last ones given back
+ *                                   for 0, and what the driver says to that is printed
  *     tenant SHARE launch NS        then launches a kernel that takes so long, and waits for it
  *     TENANT_OPENS=PATH tenant SHARE  opens the driver by that name
  *     tenant --world FOLDER UUID BYTES   on the node: makes the fake driver's machine of one card */
@@ -46,6 +48,18 @@ static void launch(const char *ns)
     FUNCTION(cuCtxSynchronize, void)();
 }
 
+static void stay(CUdeviceptr pointer)
+{
+    char line[40], *end;
+    while (fgets(line, sizeof line, stdin)) {
+        uint64_t bytes = strtoull(line, &end, 10);
+        if (end == line)
+            return;
+        printf("%d\n", bytes ? FUNCTION(cuMemAlloc_v2, CUdeviceptr *, size_t)(&pointer, bytes) : FUNCTION(cuMemFree_v2, CUdeviceptr)(pointer));
+        fflush(stdout);
+    }
+}
+
 int main(int count, char **arguments)
 {
     if (count == 5 && strcmp(arguments[1], "--world") == 0)
@@ -71,7 +85,7 @@ int main(int count, char **arguments)
     printf("{\"opened\": true, \"init\": %d, \"past\": %d, \"within\": %d, \"free\": %zu, \"total\": %zu}\n", begun, past, within, free, total);
     fflush(stdout);
     if (count > 2 && strcmp(arguments[2], "stay") == 0)
-        getchar();
+        stay(pointer);
     if (count > 3 && strcmp(arguments[2], "launch") == 0)
         launch(arguments[3]);
     return 0;

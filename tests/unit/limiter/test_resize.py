@@ -148,7 +148,7 @@ def test_a_process_that_makes_no_call_holds_nobody_up(node: Node) -> None:
     state = node.step()
     assert state is not None
     assert state.done
-    assert state.message.endswith("act by it, 1 of them with their next call: they make none")
+    assert state.message.endswith("act by it, 1 of them from their next call on")
 
 
 def test_memory_in_use_is_not_taken_away(node: Node) -> None:

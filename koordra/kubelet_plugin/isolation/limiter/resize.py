@@ -299,6 +299,6 @@ def _state(due: _Due, use: usage.ClaimUse, granted: ResizedClaim) -> ResizeState
         told = f"not taken yet by {named}{more}"
         return ResizeState(granted.revision, False, NOT_YET, f"{words}: {told}", granted.refused)
     idle = len(use.behind)
-    silent = f", {idle} of them with their next call: they make none" if idle else ""
+    silent = f", {idle} of them from their next call on" if idle else ""
     told = f"all {len(use.processes)} processes act by it{silent}"
     return ResizeState(granted.revision, True, "Applied", f"{words}: {told}", granted.refused)
