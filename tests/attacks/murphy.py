@@ -283,6 +283,7 @@ MURPHY: Final = (
         tests=(
             "tests/unit/kubelet_plugin/dra/test_sockets.py::test_a_call_that_hangs_is_told",
             f"{_PREPARE}test_node_life.py::test_a_check_that_hangs_is_told",
+            "tests/unit/kubelet_plugin/sampling/test_sampler.py::test_a_driver_that_hangs_is_told_of_by_the_name_of_the_thread_until_it_answers",
             "tests/unit/kubelet_plugin/nvidia_driver/test_release.py::test_an_nvml_that_hangs_is_not_said_to_be_closed",
             "tests/unit/kubelet_plugin/test_third_party_isolation.py::test_one_that_hangs_is_left_alone_and_holds_nobody_else_up",
             "tests/unit/kube/test_stuck_event.py::test_a_thread_that_stands_still_is_an_event_of_the_node",

@@ -3,7 +3,8 @@
 A card is named by its UUID; a MIG instance is one too, with process lists of its own. Each answer stands by
 itself: one that fails, or is not supported (utilisation on MIG instances and most vGPUs, bytes of a process
 under confidential computing), is None, and nothing else is lost with it. A call that never returns holds the
-thread that made it, and nobody else: the watchdog (koordra.process.watchdog) tells, and ends the process.
+thread that made it, and nobody else: the watchdog (koordra.process.watchdog) tells which. The process goes
+on, since it serves claims that need no GPU, and the next one would hang as well.
 """
 
 from __future__ import annotations

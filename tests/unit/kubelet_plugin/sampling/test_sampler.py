@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,14 +26,17 @@ from koordra.kubelet_plugin.sampling.sampler import BRISK, LOAD, LONGEST, PERIOD
 from koordra.metrics import Metrics
 from koordra.node_state.granted_claims import ContainerName, GrantedContainer, GrantedContainers
 from koordra.nri.hook.ledger import Granted, GrantedDevice, Ledger
+from koordra.process import progress
 from koordra.process.lifecycle import spawn
 from koordra.process.wakeable import Pause
+from koordra.process.watchdog import Watchdog
 from koordra.topology.machine import Machine
 from tests.fakes import nvml_library
 from tests.fakes.metric_samples import sample
 from tests.fakes.nvml_library import FakeNvml
 from tests.machines import catalogue
 from tests.patience import PATIENCE
+from tests.unit.kubelet_plugin.running_plugin import wait_for
 
 UID = "8d0c3a52-5b0e-4b57-9d2b-4a3f6f1d2c11"
 MINE, OTHERS = "ab" * 32, "cd" * 32
@@ -424,6 +429,36 @@ def test_a_driver_that_hangs_holds_one_thread_and_nobody_else(
     fake.order()
     thread.join(PATIENCE)
     assert not thread.is_alive()
+
+
+def test_a_driver_that_hangs_is_told_of_by_the_name_of_the_thread_until_it_answers(
+    tmp_path: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the plugin's watchdog does it, which ends nothing; one that may end its process would."""
+    monkeypatch.setattr(progress, "threads", {})
+    fake = FakeNvml(tmp_path, nvml_library.build())
+    fake.describe(node.machine)
+    for name, value in fake.environment.items():
+        if name.startswith("KOORDRA_FAKE"):
+            monkeypatch.setenv(name, value)
+    fake.order("hang nvmlDeviceGetUtilizationRates")
+    node.start(NvmlCards(NvmlLibrary(lambda: fake.library / "libnvidia-ml.so.1")))
+    told, ended, stop = list[set[str]](), list[str](), threading.Event()
+    plugins = Watchdog(Metrics(), told=lambda stuck: told.append(set(stuck)), write_stacks=lambda: None)
+    others = Watchdog(Metrics(), end=lambda: ended.append("ended"), write_stacks=lambda: None)
+    thread = spawn(partial(node.sampler.run, stop), name="sample-node", until=stop)
+    try:
+        assert wait_for(lambda: (plugins.look(), others.look(), bool(ended))[2], PATIENCE)
+        assert (plugins.stuck, told) == ({"sample-node"}, [{"sample-node"}])
+        assert node.sampler.samples.last == Sample()
+        fake.order()
+        assert wait_for(lambda: (plugins.look(), plugins.is_well())[1], PATIENCE)
+        assert wait_for(lambda: uuid(node) in node.sampler.samples.last.cards, PATIENCE)
+    finally:
+        fake.order()
+        stop.set()
+        node.sampler.wake()
+        thread.join(PATIENCE)
 
 
 def test_a_mig_instance_is_a_card_of_its_own() -> None:
