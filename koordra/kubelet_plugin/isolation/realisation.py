@@ -51,7 +51,9 @@ class IsolatedShare:
 def share_of(record: ClaimRecord, index: int, inventory: NodeInventory) -> Share:
     """What devices[index] of the claim is for a backend."""
     device = record.devices[index]
-    same = [at for at, each in enumerate(record.devices) if each.device == device.device]
+    same = [
+        at for at, each in enumerate(record.devices) if each.device == device.device and not each.admin_access
+    ]
     own = _share(record, [index], inventory)
     return replace(own, of_card=_share(record, same, inventory)) if len(same) > 1 else own
 

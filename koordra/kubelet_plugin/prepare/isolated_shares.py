@@ -45,7 +45,9 @@ def isolated_shares(
                 f"available: {', '.join(sorted(backends))}"
             )
         share = share_of(record, index, inventory)
-        first = next(each.request for each in record.devices if each.device == device.device)
+        first = next(
+            each.request for each in record.devices if each.device == device.device and not each.admin_access
+        )
         if kept is None:
             refused = backend.fits(share, config.gpu(first), _card(share, word, others, inventory))
             if refused is not None:

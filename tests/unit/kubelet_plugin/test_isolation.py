@@ -249,7 +249,8 @@ def test_a_backend_is_started_for_all_that_a_claim_has_of_a_card(node: PluginNod
         parameters("GpuConfig", requests=["first"], coresPolicy="Hard", priority=3),
     ]
     shares = [gpu("first", GPU_0, "10Gi", cores="30"), gpu("second", GPU_0, "5Gi", cores="20", share="s2")]
-    obj = claim(1, *shares, gpu("third", GPU_1, "7Gi", cores="60"), config=config)
+    seen = gpu("seen", GPU_0, admin=True, share=None)
+    obj = claim(1, *shares, gpu("third", GPU_1, "7Gi", cores="60"), seen, config=config)
     node.claims.put(obj)
     state = plugin(node, backend)
     state.prepare(ref_of(obj))
