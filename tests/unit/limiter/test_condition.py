@@ -203,6 +203,21 @@ def test_of_a_claim_that_is_not_limited_that_is_what_is_said(enforced: bool | No
     assert overused(MORE_MEMORY, before=before).reason == "OverLimit"
 
 
+@pytest.mark.parametrize(("limit", "context", "told"), [(256, 640, True), (640, 640, False), (256, 0, False)])
+def test_a_share_without_room_for_a_context_is_told_before_a_program_is(
+    tmp_path: Path, limit: int, context: int, told: bool
+) -> None:
+    limiter_region.allow(tmp_path / UID, claim=UID, uuid=UUID, limit=limit << 20, context_bytes=context << 20)
+    said = verdict(tmp_path, UID)
+    assert said is not None
+    text = f"; {limit}Mi of {UUID} are less than a context takes there (about {context}Mi): ask for more"
+    assert said.message == "no process of the claim has used CUDA yet" + (text if told else "")
+    counted(tmp_path / UID, ENFORCING_AT, 1)
+    said = verdict(tmp_path, UID)
+    assert said is not None
+    assert told is False or "context" not in said.message, "where one began, there was room"
+
+
 def test_other_peoples_conditions_on_our_gpus_stay() -> None:
     isolated = {
         "type": "Isolated",

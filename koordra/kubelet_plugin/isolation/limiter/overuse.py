@@ -45,8 +45,8 @@ class Overuse:
 
     def __str__(self) -> str:
         return (
-            f"its processes have {_mib(self.used)} of {self.uuid}, the share is {_mib(self.limit)} and a context "
-            f"takes {_mib(self.context)}"
+            f"its processes have {mib(self.used)} of {self.uuid}, the share is {mib(self.limit)} and a context "
+            f"takes {mib(self.context)}"
         )
 
 
@@ -84,5 +84,5 @@ class OveruseSamples:
         return self._told
 
 
-def _mib(count: int) -> str:
+def mib(count: int) -> str:
     return f"{count >> 20}Mi"

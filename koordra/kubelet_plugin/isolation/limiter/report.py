@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.isolation.limiter import usage
 from koordra.kubelet_plugin.isolation.limiter.overtime import OverTime
-from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
+from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse, mib
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
 from koordra.metrics import Metrics, bounded, counter, gauge
 from koordra.node_state.claim_ref import ClaimRef
@@ -119,6 +119,13 @@ def overused(over: Overuse | OverTime, *, before: LimiterVerdict) -> LimiterVerd
 def _verdict(use: ClaimUse) -> LimiterVerdict:
     paced = tuple((device.uuid, device.rate) for device in use.devices if device.rate)
     verdict = replace(_VERDICTS[use.handshake], paced=paced)
+    for device in use.devices:
+        # What a context takes is an estimate until one was seen, so it is told, and not refused.
+        if device.limit is not None and device.limit < device.context_bytes and not verdict.enforced:
+            text = (
+                f"{verdict.message}; {mib(device.limit)} of {device.uuid} are less than a context takes there"
+            )
+            verdict = replace(verdict, message=f"{text} (about {mib(device.context_bytes)}): ask for more")
     if use.handshake != "enforcing" or not use.turned_away:
         return verdict
     return replace(verdict, message=f"{verdict.message}; refused before, and gone: {use.turned_away}")
