@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from koordra.kubelet_plugin.isolation.limiter.device_time import TimeLender
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, read_all, verdicts
 from koordra.kubelet_plugin.isolation.limiter.seen_time import SeenTimes
 from koordra.kubelet_plugin.isolation.limiter.usage import read_policy
@@ -84,6 +85,7 @@ class Node:
         )
         self.times = SeenTimes(self.card.claims, clock=self.clock)
         self.sampler.timed, self.sampler.on_time = self.times.cards, self.times.tell
+        TimeLender(self.card.claims).step()  # of which the shares here need only that they have neighbours
 
     def clock(self) -> float:
         return self.card.now / 1e9
