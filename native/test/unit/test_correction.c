@@ -80,3 +80,19 @@ TEST(a_node_that_begins_anew_misleads_nobody)
 {
     CHECK_BETWEEN(part_where_the_node_sees(.rate = 3000, .times = 1000, .anew = 100 * MS), 28, 32);
 }
+
+static void launch_one_more_kind(void *function, CUstream stream)
+{
+    static unsigned kinds;
+    unsigned blocks[] = {1, 2 + kinds++ % 130};
+    for (unsigned at = 0; at < 2; at++) {
+        OK(cuLaunchKernel(function, blocks[at], 1, 1, 128, 1, 1, 0, stream, NULL, NULL));
+        OK(cuStreamSynchronize(stream));
+    }
+}
+
+/* Every other launch is of a kind that nothing is known of: it is charged little at first, and the rest counts too. */
+TEST(what_is_charged_afterwards_is_no_reason_to_correct)
+{
+    CHECK_BETWEEN(part_where_the_node_sees(.rate = 3000, .times = 1000, .load = {.kernel_ns = 40 * MS, .own = launch_one_more_kind}), 27, 33);
+}
