@@ -70,14 +70,14 @@ def main() -> None:
     objects = _read(found)
     pages = _pages(objects)
     last = pages.pop()
-    taken, found["taking_s"] = _timed(lambda: _taken(pages))
-    ahead, found["rest_s"] = _timed(lambda: _foretold(taken, last))
+    taken, found["taking_s"] = timed(lambda: _taken(pages))
+    ahead, found["rest_s"] = timed(lambda: _foretold(taken, last))
     for name, number in (("first", 0), ("again", 0), ("other", 1)):
-        asked, found[f"{name}_s"] = _timed(partial(_asked, ahead, number))
+        asked, found[f"{name}_s"] = timed(partial(_asked, ahead, number))
         found["told"] = asked["claim"]["told"]
     new = Group((), _claim("new", 78))
     for name in ("new", "again"):
-        _, found[f"leader_{name}_s"] = _timed(lambda: ahead.view.placer.place(new, {}))
+        _, found[f"leader_{name}_s"] = timed(lambda: ahead.view.placer.place(new, {}))
     found["after_s"] = found["rest_s"] + found["first_s"]
     found["objects_ratio"] = (found["taking_s"] + found["after_s"]) / found["plain_read_s"]
     written = _markdown(found)
@@ -86,14 +86,14 @@ def main() -> None:
 
 
 def _read(found: dict[str, Any]) -> list[Object]:
-    text = json.dumps(list(_objects(NODES)), separators=(",", ":"))
+    text = json.dumps(list(full_cluster(NODES)), separators=(",", ":"))
     gc.collect()
-    objects, found["plain_read_s"] = _timed(lambda: json.loads(text))
+    objects, found["plain_read_s"] = timed(lambda: json.loads(text))
     found |= {"objects": len(objects), "mib": len(text) >> 20}
     return list(objects)
 
 
-def _timed(make: Callable[[], Found]) -> tuple[Found, float]:
+def timed(make: Callable[[], Found]) -> tuple[Found, float]:
     began = time.process_time()
     found = make()
     return found, round(time.process_time() - began, 3)
@@ -147,7 +147,7 @@ def _asked(ahead: Forecast, number: int) -> Object:
     return ahead.answer(Question(Subject.CLAIM, NAMESPACE, f"wait-{number}"))
 
 
-def _objects(nodes: int) -> Iterator[Object]:
+def full_cluster(nodes: int) -> Iterator[Object]:
     """Every card has a tenant; their amounts are the digits of the node's number. Some claims wait, each for
     another amount, and fit nowhere."""
     for one in device_classes():

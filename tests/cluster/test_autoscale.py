@@ -1,17 +1,26 @@
 """Nodes are asked for with the rights of the controller's ServiceAccount, come as an autoscaler brings them,
-and go as it takes them away (tests/fakes/growing_groups)."""
+and go as it takes them away (tests/fakes/growing_groups).
+
+One test is for a Cluster Autoscaler itself, where one runs: `--cloud-provider=kwok`, nodeGroups
+`fromNodeLabelKey: koordra.io/test-pool`, `skipTaint: true`, and one template: a Ready node of POOL, with
+more than SIZE, since the autoscaler sets some aside for kube-proxy; `--scan-interval=2s`,
+`--scale-down-delay-after-add=5s --scale-down-unneeded-time=5s`. The others need a cluster without one.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import yaml
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
+from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.what_if.machines import machine_slices
 from koordra.controller.allocation.reserved.quotas import NO_QUOTAS
 from koordra.controller.allocation.writes import Writer
@@ -23,7 +32,7 @@ from koordra.controller.cache.placeholders import GROUP, NAMESPACE
 from koordra.controller.reporting.autoscale_metrics import AutoscaleMetrics
 from koordra.controller.reporting.claim_events import ClaimEvent
 from koordra.controller.settings import Settings
-from koordra.errors import Forbidden
+from koordra.errors import Forbidden, NotFound
 from koordra.kube.client import KubeClient
 from koordra.kube.kubeconfig import new_client
 from koordra.kube.wall_clock import utc_now
@@ -78,10 +87,37 @@ def group() -> NodeGroup:
     return NodeGroup("growing", "t4x4-1nic", machine_slices("t4x4-1nic"), 3, POOL, (), SIZE)
 
 
+class AutoscaledGroups(GrowingGroups):
+    """A Cluster Autoscaler does it."""
+
+    def grow(self) -> list[str]:
+        """Nodes that came since: what a kubelet and a node controller do for new ones."""
+        label = ",".join(f"{key}={value}" for key, value in POOL.items())
+        nodes = map(objects.name, self._client.list(kinds.NODES, label_selector=label)[0])
+        came = [name for name in nodes if name not in self.made]
+        for name in came:
+            self._client.patch(kinds.NODES, name, {"spec": {"taints": None}})
+            self.made[name] = self._groups[0]
+        return came
+
+
+def has_autoscaler(client: KubeClient) -> bool:
+    with suppress(NotFound):
+        client.get(CONFIG_MAPS, "cluster-autoscaler-status", namespace="kube-system")
+        return True
+    return False
+
+
 @pytest.fixture
-def growing(client: KubeClient, namespace: str, group: NodeGroup) -> Iterator[GrowingGroups]:
+def growing(
+    request: pytest.FixtureRequest, client: KubeClient, namespace: str, group: NodeGroup
+) -> Iterator[GrowingGroups]:
+    """`param`: how they grow."""
     del namespace
-    found = GrowingGroups(client, [group])
+    grows = getattr(request, "param", GrowingGroups)
+    if has_autoscaler(client) is not (grows is AutoscaledGroups):
+        pytest.skip("this cluster has to have a Cluster Autoscaler for one test, and none for the others")
+    found: GrowingGroups = grows(client, [group])
     yield found
     for pod in client.list(kinds.PODS)[0]:
         if objects.spec_of(pod).get("nodeName") in found.made:
@@ -224,6 +260,47 @@ def _runs(client: KubeClient, namespace: str, name: str) -> None:
 def _counted(budget: Object) -> bool:
     status = objects.status_of(budget)
     return status.get("expectedPods") == 1 and status.get("currentHealthy") == 1
+
+
+@pytest.mark.parametrize("growing", [AutoscaledGroups], indirect=True)
+def test_a_cluster_autoscaler_adds_the_nodes_and_takes_them_away(
+    client: KubeClient, namespace: str, asking: Asking, growing: GrowingGroups
+) -> None:
+    wants(client, namespace, "a", 4)
+    wants(client, namespace, "b", 1, annotations={"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"})
+    came = list[str]()
+    eventually(lambda: came.extend(growing.grow()) or len(came) == 2 or None, "two nodes")
+    eventually(
+        lambda: all(objects.spec_of(pod).get("nodeName") for pod in placeholders(client)) or None,
+        "that the placeholders keep them",
+    )
+    for name in came:
+        growing.publish(name)
+    places = {
+        name: eventually(lambda name=name: node_of(client, namespace, name), f"pod {name} bound")
+        for name in ("a", "b")
+    }
+    assert {*places.values()} == {*came}
+    eventually(lambda: not placeholders(client) or None, "that the placeholders make room")
+    assert {one.reason for one in asking.told} == {"NodesAsked"}
+    client.delete(kinds.PODS, "a", namespace=namespace, grace_period=0)
+    eventually(lambda: _is_gone(client, places["a"]) or None, "that the node without pods is taken away")
+    seen = _looked_at(client)
+    for _ in range(8):
+        seen = eventually(lambda seen=seen: next(iter({_looked_at(client)} - {seen}), None), "another look")
+    assert not _is_gone(client, places["b"]), "hardly used, but its claim fits nowhere else by what it knows"
+    assert node_of(client, namespace, "b") == places["b"]
+    assert not growing.grow()
+
+
+def _looked_at(client: KubeClient) -> str:
+    """When the autoscaler looked last at what it can take away."""
+    status = client.get(CONFIG_MAPS, "cluster-autoscaler-status", namespace="kube-system")["data"]["status"]
+    return str(yaml.safe_load(status)["clusterWide"]["scaleDown"]["lastProbeTime"])
+
+
+def _is_gone(client: KubeClient, node: str) -> bool:
+    return node not in map(objects.name, client.list(kinds.NODES)[0])
 
 
 def test_only_placeholders_are_in_their_namespace(asking: Asking) -> None:
