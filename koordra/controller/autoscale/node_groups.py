@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from koordra.allocator.predicates import HOSTNAME
 from koordra.api import objects
@@ -17,13 +18,17 @@ from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.api.objects import Fields, Object
 from koordra.controller.cache.changes import Table, Tables
 
+_UNSAID: Final = {"cpu": "1M", "memory": "1Pi", "ephemeral-storage": "1Pi", "pods": "110"}
+"""What a node has where its group names other resources: no bound, and as many pods as a kubelet takes that
+nobody told otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
     """`machine`: what a node of it is, in a word; `slices`: the ResourceSlices of one, whatever their node is
     called. At most `most` nodes, with those that are there already: they are known by the group's `labels`,
-    and without labels nobody is. `resources`: what a new node has for pods; without, CPU and memory are not
-    bounded. `namespace_most`: nodes of the group that the claims of one namespace may have, None for all."""
+    and without labels nobody is. `resources`: what a new node has for pods; CPU, memory and ephemeral storage
+    that are not named are not bounded. `namespace_most`: nodes of the group that the claims of one namespace may have, None for all."""
 
     name: str
     machine: str
@@ -72,7 +77,7 @@ def node_with_slices(name: str, group: NodeGroup) -> Iterator[Object]:
     if group.taints:
         node["spec"] = {"taints": [dict(taint) for taint in group.taints]}
     if group.resources:
-        node["status"]["allocatable"] = dict(group.resources)
+        node["status"]["allocatable"] = {**_UNSAID, **group.resources}
     yield node
     for at, one in enumerate(group.slices):
         pool = {**one["spec"]["pool"], "name": name}

@@ -160,6 +160,20 @@ def test_labels_and_size_of_the_group_hold() -> None:
     assert grown(cluster, group(labels={"pool": "g"}, resources=small)).counts == {"g": 2}
 
 
+def test_what_the_size_does_not_name_is_not_bounded() -> None:
+    cluster = JointCluster(nodes=0)
+    requests = {"cpu": "4", "memory": "200Gi", "ephemeral-storage": "20Gi"}
+    main = {"name": "main", "image": "x", "resources": {"requests": requests}}
+    cluster.claim("c0")
+    cluster.pod("c0", "c0", containers=[main])
+    assert grown(cluster, group(resources={"cpu": "190"})).counts == {"g": 1}
+    small = grown(cluster, group(resources={"cpu": "190", "memory": "100Gi"}))
+    assert "memory: requested 200Gi, free 100Gi of 100Gi" in why(small, "c0")
+    of_none = {**main, "resources": {"requests": {"example.com/fpga": "1"}}}
+    cluster.api.edit(PODS, "c0", lambda pod: pod["spec"].update(containers=[of_none]))
+    assert "example.com/fpga" in why(grown(cluster, group(resources={"cpu": "190"})), "c0")
+
+
 def test_against_a_quota_no_node_helps() -> None:
     cluster = cluster_of(1, 1)
 
