@@ -12,9 +12,11 @@ from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Fields, Object
+from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.convert import settings_from
 from koordra.cli.manifest_files import notes_on
 from koordra.cli.what_if.workload_pods import workload_pods
+from koordra.controller.allocation.leftover_store import NAME, learned_of
 from koordra.controller.autoscale.node_groups import NodeGroup
 from koordra.controller.autoscale.scale_up import ScaleUp, scale_up
 from koordra.controller.cache.changes import Tables
@@ -26,6 +28,7 @@ from koordra.controller.explain.forecast.stand_ins import with_stand_ins
 from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.reporting.claim_events import CLAIM_MISSING
 from koordra.placement import Plan
+from koordra.placement.policy.learned_order import Learned
 from koordra.topology.network_topology import Levels
 
 Lacking = Mapping[str, tuple[Reason, ...]]
@@ -99,6 +102,7 @@ def what_if(manifests: Sequence[Fields], assumed: Assumed, now: datetime) -> Wha
         policy=assumed.policy,
         features=assumed.features,
         levels=assumed.levels,
+        learned=_learned(manifests),
         read=partial(_read, given),
     )
     said = [f"koordra: {note}" for note in (*notes_on(manifests), *map(str, stored.refused))]
@@ -107,6 +111,15 @@ def what_if(manifests: Sequence[Fields], assumed: Assumed, now: datetime) -> Wha
     evicted = [f"koordra: pod {key} would be evicted" for key in dict.fromkeys(found.evicted)]
     told = (*said, *planned, *warned, *evicted)
     return WhatIf(given, found, cluster, terms, refused, dict(_missing(stored)), told)
+
+
+def _learned(manifests: Iterable[Fields]) -> Learned | None:
+    """What the cluster's controller has learned, where its table is among the objects. Raises
+    InvalidManifest."""
+    for one in manifests:
+        if one.get("kind") == CONFIG_MAPS.kind and objects.name(one) == NAME:
+            return learned_of(dict(one.get("data") or {}))
+    return None
 
 
 def _read(manifests: Iterable[Fields], kind: Kind, name: str, namespace: str) -> Object | None:

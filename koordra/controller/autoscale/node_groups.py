@@ -28,7 +28,8 @@ class NodeGroup:
     """`machine`: what a node of it is, in a word; `slices`: the ResourceSlices of one, whatever their node is
     called. At most `most` nodes, with those that are there already: they are known by the group's `labels`,
     and without labels nobody is. `resources`: what a new node has for pods; CPU, memory and ephemeral storage
-    that are not named are not bounded. `namespace_most`: nodes of the group that the claims of one namespace may have, None for all."""
+    that are not named are not bounded. `namespace_most`: nodes of the group that the claims of one namespace
+    may have, None for all."""
 
     name: str
     machine: str

@@ -8,8 +8,22 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.cli.what_if.manifests import Assumed, WhatIf, what_if
-from koordra.errors import PlanError
-from tests.unit.allocator.machines import claim, device_classes, machine, node, pod, request
+from koordra.controller.allocation.leftover_store import NAME, data_of
+from koordra.errors import InvalidManifest, PlanError
+from koordra.placement.policy.learned_order import Learned
+from koordra.placement.policy.workload_table import LearnedTable
+from tests.unit.allocator.machines import (
+    allocated,
+    claim,
+    device_classes,
+    gpu,
+    machine,
+    node,
+    place,
+    pod,
+    request,
+    slice_of,
+)
 from tests.unit.forecast.test_forecast import NOW
 
 Dict = dict[str, Any]
@@ -223,3 +237,26 @@ def test_what_is_asked_is_not_changed() -> None:
     before = repr(manifests)
     assert len(asked(*manifests).plan().allocations) == 2
     assert repr(manifests) == before
+
+
+def test_what_the_controller_has_learned_counts_where_it_is_given() -> None:
+    """A quarter of the large GPU, of which half is in use, leaves what is asked for otherwise."""
+    nodes = [
+        one
+        for name, memory in (("a", "40Gi"), ("b", "40Gi"), ("z", "80Gi"))
+        for one in (node(name), slice_of([gpu(0, memory=memory, place=place(0))], name=name))
+    ]
+    result = {"request": "gpu", "driver": "koordra.io", "pool": "z", "device": "gpu-0", "shareID": "s"}
+    taken = {"consumedCapacity": {"memory": "20Gi", "cores": "0", "slots": "1"}}
+    share = request("gpu", capacity={"memory": "20Gi"})
+    held = allocated(claim("held", share), {"devices": {"results": [{**result, **taken}]}})
+    holes = tuple({25: 250_000, 75: 100_000}.get(step, 0) for step in range(101))
+    data = data_of(Learned(LearnedTable(holes=holes, pods=100)))
+    learned = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}, "data": data}
+    there = [*nodes, held, claim("new", share)]
+    assert asked(*there, learned).plan().nodes == {"default/new": "z"}
+    other = {**learned, "metadata": {"name": "another"}}
+    for unknown in (other, {**learned, "data": {}}):
+        assert asked(*there, unknown).plan().nodes == {"default/new": "a"}
+    with pytest.raises(InvalidManifest, match="is no JSON"):
+        asked(*there, {**learned, "data": {"table.json": "{"}})

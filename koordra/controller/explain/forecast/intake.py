@@ -27,7 +27,7 @@ from koordra.controller.gangs.membership import GangIndex
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.placement.candidates.cost_bound import most_free
 from koordra.placement.decide import Excluded
-from koordra.placement.policy.learned_order import InUse
+from koordra.placement.policy.learned_order import InUse, Learned
 from koordra.topology.network_topology import Levels
 
 
@@ -38,7 +38,8 @@ def _nobody(_kind: Kind, _name: str, _namespace: str) -> None:
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a forecast goes by: `now`; what kube-scheduler `refused` lately; `read` finds objects of jobs that
-    gangs belong to; the rest as the Reconciler and the Placer have it."""
+    gangs belong to; the rest as the Reconciler and the Placer have it. Without what the controller has
+    `learned` it begins with what is in use, as a controller does that starts without a table."""
 
     now: datetime
     refused: Refusals = field(default_factory=dict)
@@ -47,6 +48,7 @@ class Terms:
     policy: str = names.DEFAULT_POLICY
     features: str | None = None
     levels: Levels | None = None
+    learned: Learned | None = None
     read: Read = _nobody
 
 
@@ -61,7 +63,7 @@ class Intake:
         self.stand_ins: Sequence[Object] = ()
         self.told: dict[str, tuple[Reason, ...]] = {}
         self.copy = ClusterCopy(terms.read)
-        self.placer = Scores(policy=terms.policy, features=terms.features)
+        self.placer = Scores(terms)
         self.reconciler = Reconciler(
             self.copy.source,
             Writer(self.copy, may_write=lambda: True, now=self._wall_clock),
@@ -114,8 +116,8 @@ class Intake:
 class Scores(Placer):
     """`scores` of what was placed last, by claim key."""
 
-    def __init__(self, *, policy: str, features: str | None) -> None:
-        super().__init__(policy=policy, features=features, explains=False)
+    def __init__(self, terms: Terms) -> None:
+        super().__init__(learned=terms.learned, policy=terms.policy, features=terms.features, explains=False)
         self.scores: dict[str, int] = {}
         self.reader: UseReader | None = None
         """Has counted what is in use while the pods came."""
