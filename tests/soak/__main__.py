@@ -130,7 +130,7 @@ def write(name: str, runs: Sequence[Run]) -> None:
         "What `python -m tests.soak` has run, each run with its commit; `make soak` adds 100,000 schedules of each",
         "model. Seconds are of a processor that others used as well. A violation was a defect of the commit at which",
         "it was found, in koordra or in the model; its seed is a test since (in",
-        "tests/property/test_controller_model.py, test_gang_model.py and test_prepare_model.py).",
+        "tests/property/test_controller_model.py, test_forecast_model.py, test_gang_model.py, test_prepare_model.py).",
         "",
         _results.table(
             ("model", "commit", "from seed", "schedules", "violations", "processor seconds"),
