@@ -36,7 +36,8 @@ def test_a_file_says_more(tmp_path: Path) -> None:
     node, *slices = node_with_slices("new", found)
     assert node["spec"]["taints"] == [taint]
     assert node["metadata"]["labels"] == {"pool": "g", "kubernetes.io/hostname": "new"}
-    assert node["status"]["allocatable"] == {"cpu": "90", "memory": "1Ti"}
+    allocatable = node["status"]["allocatable"]
+    assert (allocatable["cpu"], allocatable["memory"], allocatable["pods"]) == ("90", "1Ti", "110")
     assert {one["spec"]["nodeName"] for one in slices} == {"new"}
 
 
