@@ -16,9 +16,9 @@ and counts size_m. It is three parts of the first of these numbers, seven of the
 `alone` knows which slices go well together, and gives up the large ones too early, since a card is not alone:
 `stacked` keeps those placeable. Neither knows that slices end: a card with one small slice on it is as
 useless to a large one as a card with four, and will be empty sooner. `together` puts the next one on the
-fuller card. On forty mixes of an H100, none of them the benchmark's (benchmarks/scale_mig.py), in % of the
-cards allocated at 100 % of arrivals and while slices come and go: without the third 93.9 and 89.8, with it
-94.0 and 90.3; best fit 93.0 and 88.6.
+fuller card. On twenty mixes of an H100, none of them the benchmark's (benchmarks/scale_mig.py), in % of the
+cards allocated at 100 % of arrivals and while slices come and go: the first two alike 91.4 and 87.6, below
+best fit in five mixes of the latter; all three 91.2 and 87.9, below it in two; best fit 90.6 and 86.5.
 
 The hole of a state is what is free and not usable, and a request takes the place with the least
 

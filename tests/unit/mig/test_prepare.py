@@ -49,8 +49,9 @@ class CutNode(PluginNode):
         self.now = 0.0
         self.guard = DeviceGuardFile(folder / "guarded.json", node=NODE, disk=Disk())
         self.guard.update(machine)
+        self.library = NvmlLibrary(lambda: card.fake.library / "libnvidia-ml.so.1")
         self.mig = MigIsolation(
-            NvmlLibrary(lambda: card.fake.library / "libnvidia-ml.so.1"),
+            self.library,
             machine=lambda: self.inventory.machine,
             root=lambda: MachineRoot(root),
             guard=self.guard.add,
@@ -171,6 +172,36 @@ def test_an_instance_that_was_there_is_handed_out_and_left(node: CutNode, card: 
     assert made_on_demand(lambda: node.checkpoint().claims) == frozenset()
     node.plugin().unprepare(ref_of(wanted(node, 1)))
     assert card.instances() == [(card.place("1g.20gb", 6), 1)]
+
+
+def test_a_claim_of_an_earlier_boot_takes_nothing_from_who_has_its_place_now(
+    node: CutNode, card: MigCard
+) -> None:
+    """No instance outlives a boot, and what was written down of one that was never finished names a place
+    alone."""
+    card.fake.order("error nvmlGpuInstanceCreateComputeInstance 10", "error nvmlGpuInstanceDestroy 10")
+    with pytest.raises(PrepareError):
+        node.plugin().prepare(ref_of(wanted(node, 1)))
+    card.fake.order()
+    (card.fake.folder / "instances").unlink()
+    node.inventory = replace(node.inventory, machine=replace(node.inventory.machine, boot_id="another"))
+    node.plugin().prepare(ref_of(wanted(node, 2)))
+    node.plugin().unprepare(ref_of(wanted(node, 1)))
+    assert card.instances() == [(card.place("1g.20gb", 6), 1)]
+
+
+def test_a_claim_ends_while_the_driver_is_to_be_free(node: CutNode, card: MigCard) -> None:
+    """Its end is what the release waits for. If the driver stays, the instance is removed at the next
+    call."""
+    node.plugin().prepare(ref_of(wanted(node, 1)))
+    assert node.library.let_go(within=0.0)
+    node.plugin().unprepare(ref_of(wanted(node, 1)))
+    assert node.holders() == set()
+    with pytest.raises(PrepareError, match="the driver is to be free"):
+        node.plugin().prepare(ref_of(wanted(node, 2)))
+    node.library.take_up()
+    node.plugin().prepare(ref_of(wanted(node, 2, "1g10gb-0")))
+    assert card.instances() == [(card.place("1g.10gb", 0), 1)]
 
 
 def test_without_nvml_nothing_is_begun(node: CutNode, card: MigCard) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from koordra.api import names
@@ -32,7 +33,7 @@ from koordra.kubelet_plugin.isolation.backend import (
     Share,
 )
 from koordra.kubelet_plugin.isolation.mig.instances import InstanceInUse, InstancesOfCard, Journal, Place
-from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary, NvmlUnavailable
+from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLetGo, NvmlLibrary, NvmlUnavailable
 from koordra.kubelet_plugin.publish.devices import MigDevice, mig_devices
 from koordra.node_state.prepared_claim import GuardedDevice
 from koordra.topology.location import DeviceNode
@@ -40,6 +41,10 @@ from koordra.topology.machine import Machine
 
 PATIENCE: Final = 120.0
 """Seconds for which the processes of a claim that ended may stay on its instance."""
+
+
+class _DriverGoes(PrepareError):
+    """NVML may not be used, since the driver is about to be replaced."""
 
 
 class MigIsolation(IsolationBackend):
@@ -61,6 +66,7 @@ class MigIsolation(IsolationBackend):
         self._library, self._machine, self._root, self._clock = library, machine, root, clock
         self._guard = guard
         self._used_since: dict[str, float] = {}
+        self._left: list[Journal] = []
 
     def fits(self, share: Share, config: GpuConfig, card: Card) -> str | None:
         try:
@@ -77,10 +83,10 @@ class MigIsolation(IsolationBackend):
             keep(journal.pairs())
 
         with self._card(place.card) as card:
-            journal = Journal.read(share.journal)
+            journal = self._of_this_boot(share)
             if journal is None:
                 card.require_mig_mode()
-                journal = card.existing(place) or Journal(place)
+                journal = replace(card.existing(place) or Journal(place), boot=self._boot)
                 write_down(journal)
             journal = card.make(journal, write_down)
         nodes = self._nodes(device, journal)
@@ -88,12 +94,16 @@ class MigIsolation(IsolationBackend):
         return Realised(uuid=journal.uuid, nodes=nodes)
 
     def unprepare(self, share: Share) -> None:
-        journal = Journal.read(share.journal)
+        journal = self._of_this_boot(share)
         if journal is None:
             return
         try:
             with self._card(journal.place.card) as card:
                 card.remove(journal)
+        except _DriverGoes:
+            # The claim's end is what the driver waits for, and the instance goes with it; or it is removed
+            # then.
+            self._left.append(journal)
         except InstanceInUse:
             self._used_since.setdefault(share.device, self._clock())
             raise
@@ -107,6 +117,16 @@ class MigIsolation(IsolationBackend):
             for device, since in list(self._used_since.items())
             if now - since >= PATIENCE
         }
+
+    @property
+    def _boot(self) -> str:
+        return self._machine().boot_id or ""
+
+    def _of_this_boot(self, share: Share) -> Journal | None:
+        """What was written down; nothing of an earlier boot, whose instances are gone: what is at that place
+        now is another's."""
+        journal = Journal.read(share.journal)
+        return journal if journal is not None and journal.boot == self._boot else None
 
     def _device(self, name: str) -> MigDevice:
         found = (part for gpu in self._machine().gpus for part in mig_devices(gpu, on_demand=True))
@@ -130,6 +150,12 @@ class MigIsolation(IsolationBackend):
     def _card(self, uuid: str) -> Iterator[InstancesOfCard]:
         try:
             with self._library.session() as nvml:
+                while self._left:
+                    left = self._left[-1]
+                    InstancesOfCard(nvml, left.place.card).remove(left)
+                    self._left.pop()
                 yield InstancesOfCard(nvml, uuid)
+        except NvmlLetGo as error:
+            raise _DriverGoes(f"Tainted: the driver is to be free: {error}") from error
         except NvmlUnavailable as error:
             raise PrepareError(f"BackendUnavailable: NVML cannot be used: {error}") from error

@@ -50,13 +50,15 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Journal:
     """What is known of an instance that is being made. `place` comes first, ids and UUID as they are known.
-    `given` is one that was there before: it is handed out as it is, and left when the claim ends."""
+    `given` is one that was there before: it is handed out as it is, and left when the claim ends. `boot` is
+    the one in which it was made: none outlives it."""
 
     place: Place
     gpu_instance: int | None = None
     compute_instance: int | None = None
     uuid: str = ""
     given: bool = False
+    boot: str = ""
 
     def pairs(self) -> Pairs:
         of = self.place
@@ -69,6 +71,7 @@ class Journal:
             "computeInstance": self.compute_instance,
             "uuid": self.uuid or None,
             "given": True if self.given else None,
+            "boot": self.boot or None,
         }
         return tuple((name, str(value)) for name, value in found.items() if value is not None)
 
@@ -85,6 +88,7 @@ class Journal:
             number.get("computeInstance"),
             found.get("uuid", ""),
             given="given" in found,
+            boot=found.get("boot", ""),
         )
 
 
@@ -137,7 +141,7 @@ class InstancesOfCard:
         if whole is None:
             if journal.uuid:
                 # It was whole once: somebody removed it, or the card was reset.
-                journal = Journal(journal.place)
+                journal = Journal(journal.place, boot=journal.boot)
                 keep(journal)
             whole = self._make_whole(journal.place)
         journal = replace(journal, gpu_instance=whole.id)
