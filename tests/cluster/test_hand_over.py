@@ -279,7 +279,7 @@ def test_from_a_device_plugin_to_koordra_and_back_while_pods_run(handed: HandedN
     client, on = handed.client, {"nodeName": handed.node.name}
     handed.plugin.start()
     try:
-        handed.amount("2")
+        handed.amount(str(CARDS))
         handed.pod(namespace, "theirs", limits={RESOURCE: "1"}, **on)
         running(client, namespace, "theirs")
         handed.start("nri", "kubelet-plugin")
@@ -287,7 +287,7 @@ def test_from_a_device_plugin_to_koordra_and_back_while_pods_run(handed: HandedN
         handed.pod(namespace, "theirs-too", limits={RESOURCE: "1"}, **on)
         running(client, namespace, "theirs-too")  # past koordra's hook
         handed.restart_kubelet()
-        handed.amount("2")
+        handed.amount(str(CARDS))
         handed.is_in("Left")
         pod_with_claim(handed, namespace, "ours", names.CLASS_GPU)
         handed.plugin.stop()
@@ -305,13 +305,14 @@ def test_from_a_device_plugin_to_koordra_and_back_while_pods_run(handed: HandedN
         running(client, namespace, "ours")
         # The device plugin comes back although the node is koordra's.
         handed.plugin.start()
+        handed.amount(str(CARDS))
         handed.pod(namespace, "late", limits={RESOURCE: "1"}, **on)
         handed.refused(namespace, "late", "which no claim of it holds")
         handed.stop("kubelet-plugin", signal.SIGKILL)
         handed.restart_kubelet()
         handed.start("kubelet-plugin")
         running(client, namespace, "ours")
-        handed.amount("2")
+        handed.amount(str(CARDS))
         handed.again_unless_waiting(namespace, "late", limits={RESOURCE: "1"}, **on)
         handed.refused(namespace, "late", "which no claim of it holds")
         # And is to have it.

@@ -305,6 +305,7 @@ def test_a_node_passes_to_koordra_and_back(
             _comes_back(node)
             _is_given_back(node)
     finally:
+        node._leaves(folder)
         for pod in node.peer.pods:
             with suppress(NotFound):
                 node.ends(pod.uid)

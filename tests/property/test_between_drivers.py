@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koordra.api.classic.convert import convert
@@ -274,10 +274,6 @@ def same(there: Object, here: Object, drivers: tuple[str, str], own: tuple[Objec
     assert [each.get("count") for _, each in asked(there)] == [each.get("count") for _, each in asked(here)]
 
 
-EXAMPLES = settings(max_examples=150, deadline=None)
-
-
-@EXAMPLES
 @given(claims(("gpu.nvidia.com", "mig.nvidia.com", "own"), NVIDIA_CLAUSES, of_nvidia), NVIDIA_CLAUSES)
 def test_from_nvidias_driver_and_back(claim: Object, expression: str) -> None:
     own = own_class(f'device.driver == "gpu.nvidia.com" && {expression}')
@@ -298,7 +294,6 @@ def test_from_nvidias_driver_and_back(claim: Object, expression: str) -> None:
         }
 
 
-@EXAMPLES
 @given(claims(("gpu.koordra.io", "mig.koordra.io"), st.sampled_from([
     'device.attributes["koordra.io"].type == "mig"',
     'device.attributes["koordra.io"].productName.contains("H100")',
@@ -319,7 +314,6 @@ def test_from_koordra_to_nvidias_driver_and_back(claim: Object) -> None:
     assert shared(back[0], KOORDRAS) == wanted
 
 
-@EXAMPLES
 @given(claims(("own",), DRANET_CLAUSES, of_dranet), DRANET_CLAUSES)
 def test_from_dranet_and_back(claim: Object, expression: str) -> None:
     own = own_class(f'device.driver == "dra.net" && {expression}')
