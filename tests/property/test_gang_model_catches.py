@@ -140,10 +140,10 @@ def requires_nothing(*given: Any) -> Any:
     return replace(found, required=None, parts=tuple(replace(part, required=None) for part in found.parts))
 
 
-def moves_alone(self: Any, uid: str, held: Any) -> Any:
+def moves_alone(self: Any, uid: str, pod_groups: Any) -> Any:
     """A held seat is exchanged as if nothing were held for the others."""
-    del uid, held
-    return self.gang
+    del uid, pod_groups
+    return replace(self.gang, members=self.members)
 
 
 def of_whomever(*_given: Any) -> bool:
@@ -185,7 +185,7 @@ BROKEN: dict[str, list[Patch]] = {
     "starts all roles at once": [(phase, "_startable", starts_all_at_once)],
     "makes room with all but one": [(eviction, "beyond_least", all_but_one)],
     "requires no level": [(member_placement, "fabric_request", requires_nothing)],
-    "moves seats out of their zone": [(seat_exchange._Beside, "others", moves_alone)],
+    "moves seats out of their zone": [(seat_exchange._Beside, "seen_from", moves_alone)],
     "reserves for whomever comes": [(reserved_seats, "owns", of_whomever)],
     "tells at the start alone": [(LiveFiles, "sync", tells_at_the_start_alone)],
     "whoever runs starts the gang": [(Member, "commits", property(whoever_runs))],

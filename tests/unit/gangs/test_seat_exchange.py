@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,11 @@ from koordra.api import objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import GANG_ROLE_TOPOLOGY, GANG_TOPOLOGY
+from koordra.controller.gangs.declared.gang_ref import GangRef
+from koordra.controller.gangs.declared.terms import Terms, terms_of
 from koordra.controller.gangs.declared.workload_kind import KUBEFLOW
 from koordra.controller.gangs.events import SEAT_EXCHANGED, SEAT_UNFIT
+from koordra.controller.gangs.expected import seat_exchange
 from koordra.controller.gangs.expected.job_reader import READ_AGAIN
 from koordra.controller.gangs.seats.job_owner import TRAINING_JOBS
 from tests.fakes.joint_cluster import JointCluster, claim
@@ -338,3 +342,23 @@ def test_two_seats_that_are_exchanged_in_one_pass_both_move() -> None:
     assert len(set(moved)) == 2
     assert not set(moved) & set(lost)
     assert jobs.devices(other) == []
+
+
+def test_what_a_large_gang_costs_is_paid_for_seats_that_do_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a gang that was lost as a whole all seats are looked at in one pass."""
+    cluster = JointCluster(nodes=14, gpus=1)
+    jobs = Jobs(cluster)
+    pods = jobs.start("train", 12)
+    read = list[int]()
+
+    def counted(ref: GangRef, pods: list[Object], *rest: Any, **named: Any) -> Terms | None:
+        read.append(len(pods))
+        return terms_of(ref, pods, *rest, **named)
+
+    monkeypatch.setattr(seat_exchange, "terms_of", counted)
+    jobs.lose(*pods)
+    cluster.settle()
+    assert not read
+    taint(cluster, "n0")
+    cluster.settle()
+    assert read == [12]

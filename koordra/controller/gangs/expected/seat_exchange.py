@@ -21,7 +21,7 @@ seats that are held for others of the gang stand for those in them: a place is l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -29,6 +29,7 @@ from koordra.allocator.devices.pools import PublishedDevice
 from koordra.allocator.predicates import unsuitable
 from koordra.allocator.reasons import ClaimRefused
 from koordra.api.devices import DeviceID
+from koordra.api.objects import Object
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.gangs import events
@@ -42,7 +43,7 @@ from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import GangPhase, GangStatus
 from koordra.controller.gangs.seats.device_holds import DeviceHolds, HeldSeat
 from koordra.controller.gangs.seats.recorded import gang_of_owner, seat_name, seat_to_come
-from koordra.effort import counted, is_spent
+from koordra.effort import counted, is_spent, spend
 from koordra.placement.gang import GangPlaced
 from koordra.placement.holders.device_hold import Seat
 from koordra.placement.holders.kept_devices import offer_of_devices
@@ -51,24 +52,27 @@ from koordra.placement.index import NodeInfo
 MOST_STEPS: Final = 20_000
 """Steps that all of it may cost a pass."""
 SELECTORS: Final = 500_000
+_PASSES: Final = 2
+"""Steps that a member costs of those beside a seat that is exchanged: its terms and its place are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """A gang with those who are to come in its held seats: `by_seat`, by its uid, as far as it is known what
-    they ask; the terms know them all."""
+    """A gang with its held seats, and who is to come in them, by their uids, as far as it is known what they
+    ask. `members`: those that have a place."""
 
     gang: Gang
+    members: tuple[Member, ...]
+    held: Sequence[HeldSeat]
     by_seat: Mapping[str, Member]
 
-    def others(self, uid: str, held: Iterable[HeldSeat]) -> Gang:
-        """Who has a place beside this seat: where the others are held, as if they were there."""
-        there = [
-            placed_at(self.by_seat[one.uid], one.node)
-            for one in held
-            if one.uid != uid and one.uid in self.by_seat
-        ]
-        return replace(self.gang, members=(*self.gang.members, *there))
+    def seen_from(self, uid: str, pod_groups: Mapping[str, Object]) -> Gang:
+        """The others of this seat as if they were where they are held; the terms know all who are to come."""
+        others = [one for one in self.held if one.uid != uid and one.uid in self.by_seat]
+        there = (*self.members, *(placed_at(self.by_seat[one.uid], one.node) for one in others))
+        pods = [member.pod for member in (*self.members, *self.by_seat.values())]
+        terms = terms_of(self.gang.ref, pods, pod_groups, ended=self.gang.ended) or self.gang.terms
+        return replace(self.gang, members=there, terms=terms)
 
 
 @dataclass(slots=True)
@@ -124,7 +128,7 @@ class SeatExchange:
                 if key not in beside:
                     beside[key] = self._beside(gang, of_gang[key], is_lost=key not in gangs)
                 if (asked := beside[key].by_seat.get(uid)) is not None:
-                    self._look_at(gang, beside[key].others(uid, of_gang[key]), one, asked, epoch)
+                    self._look_at(beside[key], one, asked, epoch)
 
     def _beside(self, gang: Gang, held: Sequence[HeldSeat], *, is_lost: bool) -> _Beside:
         """Raises ApiUnreachable."""
@@ -143,9 +147,7 @@ class SeatExchange:
             told = of_seats(gang, names, answer.job, self.context.cache.classes)
             by_seat |= {unknown[name]: member for name, member in told.items()}
         there = [] if is_lost else [one for one in gang.members if one.is_committed or one.is_placed]
-        pods = [member.pod for member in (*there, *by_seat.values())]
-        terms = terms_of(gang.ref, pods, self.context.cache.pod_groups, ended=gang.ended) or gang.terms
-        return _Beside(replace(gang, members=tuple(there), terms=terms), by_seat)
+        return _Beside(gang, tuple(there), held, by_seat)
 
     def _is_doubtful(self, one: HeldSeat, epoch: int) -> bool:
         state = self._state_of(one)
@@ -155,36 +157,39 @@ class SeatExchange:
         info = self.placer.nodes.get(one.node)
         return -1 if info is None else info.generation
 
-    def _look_at(self, told: Gang, gang: Gang, one: HeldSeat, asked: Member, epoch: int) -> None:
-        """`told`: whose members are told of it; `gang`: those beside the seat."""
-        status = GangStatus(GangPhase.GROWING, coming=(asked,))
-        request = request_for(
-            gang,
-            status,
-            self.placer,
-            excluded=self.excluded,
-            seats={},
-            unfit=self.unfit,
-            fabrics=self.context.cache.fabrics,
-        )
-        why = self._why_not(one, asked, request)
+    def _look_at(self, beside: _Beside, one: HeldSeat, asked: Member, epoch: int) -> None:
+        gang = beside.gang
+        why = self._why_not(one, asked, self._request(replace(gang, members=()), asked))
         if not why:
             self._sound[one.uid] = self._state_of(one)
             return
-        answer = request.place(without=frozenset({one.uid}))
+        spend(_PASSES * (len(beside.members) + len(beside.held)))
+        seen = beside.seen_from(one.uid, self.context.cache.pod_groups)
+        answer = self._request(seen, asked).place(without=frozenset({one.uid}))
         who = f"the place of {one.seat.name or 'a lost member'}"
         if isinstance(answer, GangPlaced):
             found = seat_to_come(asked, answer.members[0])
             self.holds.exchange(one, replace(one.seat, node=found.node, devices=found.devices, claims=()))
             text = f"{who} is held on node {found.node} now, not on {one.node}: {why}"
-            self.reporter.report(told, events.SEAT_EXCHANGED, text)
+            self.reporter.report(gang, events.SEAT_EXCHANGED, text)
             return
         self._tried[one.uid] = self._state_of(one), epoch
         stays = f"it is held until {one.seat.until}, and exchanged as soon as there is one"
         text = f"{who} on node {one.node} does not do: {why}; there is no other ({answer.text}): {stays}"
         if self._told.get(one.uid) != text:
             self._told[one.uid] = text
-            self.reporter.report(told, events.SEAT_UNFIT, text)
+            self.reporter.report(gang, events.SEAT_UNFIT, text)
+
+    def _request(self, gang: Gang, asked: Member) -> PlacementRequest:
+        return request_for(
+            gang,
+            GangStatus(GangPhase.GROWING, coming=(asked,)),
+            self.placer,
+            excluded=self.excluded,
+            seats={},
+            unfit=self.unfit,
+            fabrics=self.context.cache.fabrics,
+        )
 
     def _why_not(self, one: HeldSeat, asked: Member, request: PlacementRequest) -> str:
         """Why the seat does not do for the member; empty where it does, or nobody can tell."""
