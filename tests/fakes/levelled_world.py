@@ -17,11 +17,14 @@ from typing import Any
 
 from koordra.api.kinds import NODES, PODS
 from koordra.api.objects import Object
+from koordra.controller.gangs.declared import annotations
 from koordra.controller.gangs.declared.annotations import GANG_ROLE_TOPOLOGY, GANG_TOPOLOGY
 from tests.fakes.gang_world import GangWorld, Job, Known, is_let_go
 from tests.fakes.model_api import Request
 from tests.fakes.model_planner import results_of
-from tests.fakes.model_world import ZONE, Controller
+from tests.fakes.model_world import Controller
+
+ZONE = "topology.kubernetes.io/zone"
 
 
 class LevelledWorld(GangWorld):
@@ -52,10 +55,14 @@ class LevelledWorld(GangWorld):
         return self.together.get(job.name) == GANG_TOPOLOGY or index != "0"
 
     def fits(self, job: Job) -> bool:
-        if job.name not in self.together or not super().fits(job):
-            return super().fits(job)
-        inside = job.cards - (self.together[job.name] == GANG_ROLE_TOPOLOGY)
-        return inside <= max(self.cards.values())
+        """Of a role with a level all that are there are placed, or nobody."""
+        most = max(self.cards.values())
+        match self.together.get(job.name):
+            case annotations.GANG_TOPOLOGY:
+                return job.cards <= most
+            case annotations.GANG_ROLE_TOPOLOGY:
+                return job.size - 1 <= most and job.size <= sum(self.cards.values())
+        return super().fits(job)
 
     def nodes_of(self, job: Job, pods: list[Object]) -> set[str]:
         """Of those of them that are together, the nodes where they have devices."""
