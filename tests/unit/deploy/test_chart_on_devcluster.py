@@ -15,6 +15,7 @@ from koordra.api import objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.api.resource_class import CONFIG_MAPS
+from koordra.controller.quota.scope import WEBHOOKS, selector
 from koordra.errors import NotFound
 from koordra.kube.client import KubeClient
 from koordra.kube.kubeconfig import new_client
@@ -108,6 +109,8 @@ def as_the_controller_does(client: KubeClient) -> None:
     found = client.get(VALIDATING, "koordra")
     for entry in found["webhooks"]:
         entry["clientConfig"]["caBundle"] = AUTHORITY
+        if entry["name"] in WEBHOOKS:
+            entry["namespaceSelector"] = selector(["team"])
     client.update(VALIDATING, found)
     client.patch(CONFIG_MAPS, "koordra-quota", {"data": {"record": "x"}}, namespace=PLACE)
 
@@ -115,4 +118,6 @@ def as_the_controller_does(client: KubeClient) -> None:
 def assert_kept(client: KubeClient) -> None:
     found = client.get(VALIDATING, "koordra")
     assert {entry["clientConfig"].get("caBundle") for entry in found["webhooks"]} == {AUTHORITY}
+    narrowed = [entry["namespaceSelector"] for entry in found["webhooks"] if entry["name"] in WEBHOOKS]
+    assert narrowed == [selector(["team"])] * 2
     assert client.get(CONFIG_MAPS, "koordra-quota", namespace=PLACE)["data"] == {"record": "x"}

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.fakes.chart import of_components
+from koordra.allocator.predicates import selector_matches
+from tests.fakes.chart import left_to_the_leader, of_components
 from tests.fakes.kustomized import (
     COMPONENTS,
     DISTRIBUTIONS,
@@ -23,6 +24,7 @@ from tests.fakes.kustomized import (
     defects,
     in_order,
 )
+from tests.unit.allocator.machines import node
 
 PAIRS = [in_order(pair) for pair in itertools.combinations(COMPONENTS, 2)]
 TWO_DISTRIBUTIONS = "testing value /metadata/annotations/koordra.io~1distribution failed"
@@ -51,7 +53,7 @@ def unordered(value: Any) -> Any:
 def judged(folder: Path, *components: str) -> Objects:
     objects = built(folder, *components)
     assert not defects(objects)
-    assert of_components(*components) == objects
+    assert of_components(*components) == left_to_the_leader(objects)
     return objects
 
 
@@ -127,3 +129,31 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
         "mounted twice: /tmp",
         "volume x is mounted nowhere",
     }
+
+
+NFD = "feature.node.kubernetes.io/"
+
+
+@pytest.mark.parametrize(
+    ("labels", "runs"),
+    [
+        ({}, False),
+        ({"kubernetes.io/os": "linux", "nvidia.com/gpu.present": "false"}, False),
+        ({f"{NFD}pci-8086.present": "true"}, False),
+        ({"koordra.io/devices": "true"}, True),
+        ({"nvidia.com/gpu.present": "true"}, True),
+        ({f"{NFD}pci-0302_10de.present": "true"}, True),
+        ({f"{NFD}pci-15b3.present": "true"}, True),
+        ({"nvidia.com/gpu.present": "true", "koordra.io/devices": "false"}, False),
+        ({"nvidia.com/gpu.present": "true", "koordra.io/devices": "true"}, True),
+    ],
+    ids=str,
+)
+def test_what_runs_on_nodes_leaves_those_without_devices_alone(labels: dict[str, str], runs: bool) -> None:
+    objects = of_components("imex")
+    daemon_sets = [obj for (kind, _), obj in objects.items() if kind == "DaemonSet"]
+    assert len(daemon_sets) == 3
+    for obj in daemon_sets:
+        required = "requiredDuringSchedulingIgnoredDuringExecution"
+        wanted = obj["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][required]
+        assert selector_matches(wanted, node(labels=labels)) is runs
