@@ -61,6 +61,7 @@ REQUIRED: Final = {
     "kubelet-plugin": ["--node-name", "n0"],
     "nri": ["--node-name", "n0"],
     "node make-vfs": ["--per-nic", "1"],
+    "node mig": ["on", "gpu-0"],
     "debug leftover-table": ["--file", "FILE"],
 }
 """Arguments without which a command does nothing."""

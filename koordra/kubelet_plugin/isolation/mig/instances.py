@@ -125,6 +125,7 @@ class InstancesOfCard:
     def __init__(self, nvml: Any, card: str) -> None:
         self._nvml, self._uuid = nvml, card
         self._card = self._call("nvmlDeviceGetHandleByUUID", card, quiet=(nvml.NVML_ERROR_NOT_FOUND,))
+        self._lacking = (nvml.NVML_ERROR_INVALID_ARGUMENT, nvml.NVML_ERROR_NOT_SUPPORTED)
         self._profiles: dict[int, Any] = {}
         self._of_parts: dict[int, list[Any]] = {}
 
@@ -298,14 +299,11 @@ class InstancesOfCard:
                 yield _Whole(handle, info.id, info.profileId, info.placement.start, info.placement.size)
 
     def _known_profiles(self) -> dict[int, Any]:
-        """The card's profiles by NVML's id. Those that the product lacks are no fault."""
+        """The card's profiles by NVML's id: all, or an error. Those that the product lacks are no fault."""
         if not self._profiles:
-            nvml = self._nvml
-            lacking = (nvml.NVML_ERROR_INVALID_ARGUMENT, nvml.NVML_ERROR_NOT_SUPPORTED)
-            for number in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-                info = self._call("nvmlDeviceGetGpuInstanceProfileInfo", self._card, number, quiet=lacking)
-                if info is not None:
-                    self._profiles[info.id] = info
+            call, count = "nvmlDeviceGetGpuInstanceProfileInfo", self._nvml.NVML_GPU_INSTANCE_PROFILE_COUNT
+            found = [self._call(call, self._card, number, quiet=self._lacking) for number in range(count)]
+            self._profiles = {info.id: info for info in found if info is not None}
         return self._profiles
 
     def _of_profile(self, profile: int) -> int:
@@ -319,14 +317,13 @@ class InstancesOfCard:
 
     def _read_part_profiles(self, whole: _Whole) -> Iterator[Any]:
         nvml = self._nvml
-        lacking = (nvml.NVML_ERROR_INVALID_ARGUMENT, nvml.NVML_ERROR_NOT_SUPPORTED)
         for number in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
             info = self._call(
                 "nvmlGpuInstanceGetComputeInstanceProfileInfo",
                 whole.handle,
                 number,
                 nvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
-                quiet=lacking,
+                quiet=self._lacking,
             )
             if info is not None:
                 yield info
