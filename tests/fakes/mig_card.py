@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from koordra.kubelet_plugin.isolation.mig.instances import InstancesOfCard, Journal, Place
+from koordra.kubelet_plugin.isolation.mig.instances import InstancesOfCard
+from koordra.kubelet_plugin.isolation.mig.journal import Journal, Place
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.topology import presets
 from koordra.topology.presets.mig import mig_profiles

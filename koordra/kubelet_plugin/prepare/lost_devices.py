@@ -21,7 +21,7 @@ from typing import Final
 from koordra.errors import KoordraError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.isolation.mig.backend import MigIsolation
-from koordra.kubelet_plugin.isolation.mig.instances import is_given
+from koordra.kubelet_plugin.isolation.mig.journal import is_given
 from koordra.kubelet_plugin.publish.devices import MigDevice, mig_devices, whole_of
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.claim_network import NetworkKind

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from koordra.errors import PrepareError
-from koordra.kubelet_plugin.isolation.mig.instances import InstancesOfCard, Journal, Place
+from koordra.kubelet_plugin.isolation.mig.instances import InstancesOfCard
+from koordra.kubelet_plugin.isolation.mig.journal import Journal, Place
 from tests.fakes.mig_card import MigCard
 from tests.fakes.nvml_library import build
 

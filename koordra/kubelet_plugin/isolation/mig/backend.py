@@ -32,7 +32,8 @@ from koordra.kubelet_plugin.isolation.backend import (
     Realised,
     Share,
 )
-from koordra.kubelet_plugin.isolation.mig.instances import InstanceInUse, InstancesOfCard, Journal, Place
+from koordra.kubelet_plugin.isolation.mig.instances import InstanceInUse, InstancesOfCard
+from koordra.kubelet_plugin.isolation.mig.journal import Journal, Place
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLetGo, NvmlLibrary, NvmlUnavailable
 from koordra.kubelet_plugin.publish.devices import MigDevice, mig_devices
 from koordra.node_state.prepared_claim import GuardedDevice
