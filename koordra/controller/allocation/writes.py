@@ -215,13 +215,13 @@ class Writer:
         return replace(written, outcome=_OF_EVICTION.get(written.code, written.outcome))
 
     def annotate(self, node: Object, annotation: str, text: str | None) -> WriteResult:
-        return self._send(
-            NODES, node, {"metadata": {"annotations": {annotation: text}, "uid": objects.uid(node)}}
-        )
+        body = {"metadata": {"annotations": {annotation: text}, "uid": objects.uid(node)}}
+        return self._send(NODES, node, body)
 
     def create_hold(self, hold: Object) -> WriteResult:
-        namespace = objects.namespace(hold)
-        return self._ask(partial(self.api.create, DEVICE_HOLDS, hold, namespace=namespace), hold)
+        return self._ask(
+            partial(self.api.create, DEVICE_HOLDS, hold, namespace=objects.namespace(hold)), hold
+        )
 
     def change_hold(self, hold: Object) -> WriteResult:
         return self._send(DEVICE_HOLDS, hold, {"metadata": _this_version(hold), "spec": hold["spec"]})
