@@ -5,15 +5,13 @@ socket; the registration socket, upon which the kubelet calls. Then ResourceSlic
 the Node is watched for labels and cordons, prepared claims are compared with the API (claim_audit.py) and get
 their status (claim_status.py).
 
-What a reading does that differs from the last one (a link, an Xid, a card that came or went) stands in
-dra/node_readings.py. The watcher retries a failed step within a second. Missing sockets and files are
-restored every few seconds. A thread that ends by itself ends the process: the kubelet restarts it, which is
-better than a plugin that seems alive and does nothing.
+What a reading does that differs from the last one stands in dra/node_readings.py. Missing sockets and files
+are restored every few seconds. A thread that ends by itself ends the process: the kubelet restarts it, which
+is better than a plugin that seems alive and does nothing.
 
 Stop, in reverse, so that no stopped part is called: the registration (the kubelet drops the endpoint), the
 DRA server, which finishes the calls in progress (the checkpoint is on disk before each answer), publishing.
-Slices stay: an update brings the next instance within seconds, else the kubelet deletes them. Prepared claims
-stay prepared: containers keep running.
+Slices and prepared claims stay: an update brings the next instance within seconds, and containers run on.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from koordra.kubelet_plugin.dra import dra_service
 from koordra.kubelet_plugin.dra.node_readings import NodeReadings
 from koordra.kubelet_plugin.dra.plugin_metrics import PluginMetrics
 from koordra.kubelet_plugin.dra.plugin_servers import GRACE, PluginServers
-from koordra.kubelet_plugin.isolation.card_watch import CardWatch
+from koordra.kubelet_plugin.isolation.card_watch import CardWatch, card_backends
 from koordra.kubelet_plugin.isolation.limiter.node_limiter import NodeLimiter
 from koordra.kubelet_plugin.isolation.mig.backend import MigIsolation
 from koordra.kubelet_plugin.isolation.packages import backends
@@ -139,8 +137,9 @@ class Driver:
             root=lambda: MachineRoot(paths.root, homes.dev_folders(homes.now())),
             guard=self._guarded.add,
         )
-        known = backends(limiter.backend, *([self._mig] if settings.offering.mig_on_demand else []))
-        usable = [name for name in known if name != limiter.backend.name or limiter.backend.installed]
+        on_demand = [self._mig] if settings.offering.mig_on_demand else []
+        known = backends(limiter.backend, *card_backends(settings), *on_demand)
+        usable = [name for name, backend in known.items() if backend.installed]
         self._inventory = InventorySource(paths.root, offering=settings.offering.on(usable), homes=homes)
         folder = ImexFolder(paths.state)
         imex = ImexMembership(
@@ -164,6 +163,7 @@ class Driver:
             enlarged=limiter.enlarged,
         )
         calls = dra_service.Calls(self._state, self._metrics, self._on_call)
+        cards = CardWatch(self._state.verify_cards, self._on_limits_change)
         self._servers = PluginServers(settings, calls, self._metrics)
         self.answers = self._servers.answers
         self._publisher = Publisher(
@@ -187,6 +187,7 @@ class Driver:
             inventory=self._inventory.current,
             limited=limiter.comparison.verdict,
             resized=limiter.resizer.state,
+            unkept=lambda: cards.problems,
         )
         self._release = DriverRelease(
             paths.state,
@@ -225,8 +226,8 @@ class Driver:
             "publish": self._publisher,
             "audit-claims": self._audit,
             "write-claim-status": self._status,
-            "watch-cards": CardWatch(self._state.verify_cards, self._on_limits_change),
             **limiter.loops,
+            "watch-cards": cards,
             "report-overuse": self._overuse,
             "follow-driver": self._follower,
             "release-driver": self._release,

@@ -320,10 +320,48 @@ CONTAINERS: Final = (
         "unlimited-neighbour",
         "a share without limits on a card where another tenant's share is limited",
         "refused",
-        "a node's policy lists `none` alone or not at all, and Prepare refuses a share beside one of the other kind, from before a "
+        "a node's policy lists `none` alone or not at all, and Prepare refuses a share beside one of another kind, from before a "
         "change of policy, say",
         tests=(
             "tests/unit/kubelet_plugin/test_isolation.py::test_where_one_share_of_a_card_is_limited_all_are",
+        ),
+    ),
+    Attack(
+        "mps-socket",
+        "a container without a share of the card brings the sockets of its MPS daemon by a hostPath volume, to send it commands or "
+        "to be its client; or a holder would write there, to pass for the daemon",
+        "refused",
+        "rule NodeState: the folder of a card's daemon is mounted in containers that hold a share of that card, its sockets read-only",
+        tests=("tests/unit/nri/hook/test_adjust.py::test_sockets_of_mps_are_for_those_who_hold_the_card",),
+    ),
+    Attack(
+        "mps-fault",
+        "a program has a fatal fault on a card that others use by MPS: all of the card's clients end",
+        "bounded",
+        "the claims of a card are of one namespace, unless the operator says `--mps-shared`",
+        tests=(
+            "tests/unit/kubelet_plugin/test_card_backends.py::test_a_card_is_one_fault_domain_and_a_namespaces",
+            "tests/unit/kubelet_plugin/test_card_backends.py::test_a_server_with_a_fault_is_told",
+        ),
+    ),
+    Attack(
+        "mps-own-limits",
+        "a program removes the variables with its limits before it becomes a client of MPS, or begins many processes",
+        "open",
+        "the daemon's own limits are those of the largest share on the card, and of each process. Make the shares of a card equal; "
+        "where tenants do not trust each other, MIG is the barrier that holds",
+        tests=(
+            "tests/unit/kubelet_plugin/test_card_backends.py::test_the_daemons_limits_are_those_of_the_largest_share_there_is",
+        ),
+    ),
+    Attack(
+        "mps-other-user",
+        "containers of several users on a card: with a control daemon that knows no multi-user servers, those of the second user wait "
+        "until the first one's have ended",
+        "open",
+        "the daemon is started for several users where it can be (`nvidia-cuda-mps-control -h`)",
+        tests=(
+            "tests/unit/kubelet_plugin/test_card_backends.py::test_a_share_of_mps_is_a_client_of_the_cards_own_server",
         ),
     ),
     Attack(

@@ -61,7 +61,8 @@ class JournalledBackend(IsolationBackend):
         self.made, self.cards, self._step = made, cards, step
         self.resumed: list[Held | None] = []
 
-    def card_start(self, card: Card, keep: Keep) -> None:
+    def card_start(self, card: Card, config: GpuConfig | None, keep: Keep) -> None:
+        del config
         before = dict(card.journal).get("before")
         if before is None:
             before = self.cards.get(card.device, "default")

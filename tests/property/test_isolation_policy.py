@@ -277,7 +277,7 @@ def test_two_allocators_that_do_not_know_of_each_other(tmp_path: Path, first: in
         node.claims.put(obj)
     nodes[first].plugin().prepare(ref_of(objects[first]))
     other = 1 - first
-    with pytest.raises(PrepareError, match="where one share of a card is limited, all are"):
+    with pytest.raises(PrepareError, match="a card is kept in one way at a time"):
         nodes[other].plugin().prepare(ref_of(objects[other]))
     nodes[first].plugin().unprepare(ref_of(objects[first]))
     nodes[other].plugin().prepare(ref_of(objects[other]))

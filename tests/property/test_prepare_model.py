@@ -56,18 +56,18 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
         "        if True:\n            if not awaited():\n",
         1,
     ),
-    (device_state, "with self._lock.held(), one_by_one() as one:", "with one_by_one() as one:", 19),
+    (device_state, "with self._lock.held(), one_by_one() as one:", "with one_by_one() as one:", 33),
     (
         device_state,
-        '        with self._lock.held():\n            try:\n                checkpoint = self._load()\n            except CheckpointError as error:\n                log.error("checkpoint_unreadable"',
-        '        if True:\n            try:\n                checkpoint = self._load()\n            except CheckpointError as error:\n                log.error("checkpoint_unreadable"',
+        '        with self._lock.held():\n            try:\n                checkpoint = self._stored.load()\n            except CheckpointError as error:\n                log.error("checkpoint_unreadable"',
+        '        if True:\n            try:\n                checkpoint = self._stored.load()\n            except CheckpointError as error:\n                log.error("checkpoint_unreadable"',
         1,
     ),
     (
         locks,
         "        return False\n    return True\n\n\ndef wait",
         "        return True\n    return True\n\n\ndef wait",
-        2,
+        11,
     ),
     (locks, "if not self._threads.acquire(timeout=self._timeout):", "if False:", 0),
     # A call that nobody waits for takes effect.
@@ -77,9 +77,8 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
         "            return self._prepare",
         193,
     ),
-    (device_state, "            if not awaited():\n", "            if False:\n", 102670),
     (device_state, "        self._calls.overtake(ref.uid)\n", "", 52),
-    (calls_in_progress, "if overtaken or not awaited():", "if overtaken:", 46),
+    (calls_in_progress, "if overtaken or not awaited():", "if overtaken:", 163),
     # A kill leaves what nobody undoes, or a claim that nobody knows of.
     (device_state, "            journal.save(journal.checkpoint)\n", "", 0),
     (
@@ -117,7 +116,7 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     (realisation, "        journal=device.journal,\n", "", 0),
     (realisation, "shares, record.journal)", "shares)", 0),
     (realisation, "(), record.journal)", "())", 0),
-    (realisation, "if left.shares:", "if False:", 0),
+    (realisation, "if left.shares:", "if False:", 23),
     (realisation, "if left.shares:", "if True:", 0),
     (
         realisation,
@@ -125,7 +124,7 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
         "        others = journal.checkpoint\n",
         0,
     ),
-    (realisation, "            if each.backend.capabilities.per_card:", "            if False:", 0),
+    (realisation, "            if each.backend.capabilities.per_card:", "            if False:", 3),
     # Who holds what is not looked at, or not told apart.
     (device_state, "[self._enlarged(one) for one in checkpoint.of_boot(inventory.boot_id)]", "()", 0),
     (device_state, "nonce = held.nonce if held else self._new_nonce()", "nonce = self._new_nonce()", 1),

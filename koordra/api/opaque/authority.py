@@ -34,6 +34,7 @@ CLAIMS_MAY_SAY: Final[Mapping[str, tuple[str, ...]]] = {
         "partition",
         "numaAffinity",
         "driverCapabilities",
+        "timeSlice",
     ),
     CAPABILITIES: (
         "all",

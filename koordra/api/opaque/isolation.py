@@ -14,9 +14,10 @@ The word for a share, first that is there:
     isolation of the class's configuration > of the claim's > default of the class > default of the node
 
 It must be allowed by the class, where that says anything, and by the node; otherwise the share is refused. A
-node allows the limiter where nothing is said. `none` (a share without limits) stands alone in a node's list:
-where one tenant of a card is limited, all are. So a class may demand unlimited shares, and gets them on nodes
-that give no others.
+node allows the limiter where nothing is said. A card is kept in one way at a time (`are_apart`), and no
+allocator knows in which. So a node's list has words that may be beside each other alone: `none` (a share
+without limits), `mps` and `timeslicing` each have nodes of their own, and a class that demands one gets it
+there.
 
 A limit counts what CUDA takes. So parts of the driver that take memory past it (UNCOUNTED) come with a
 limited share where the class gives them; a claim that asks for them itself is refused.
@@ -32,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import combinations
 from typing import Final
 
 from koordra.api import names
@@ -84,12 +86,12 @@ def node_policy(allowed: Iterable[str], default: str | None = None) -> Isolation
         raise InvalidInput(
             f"{default} is not among {', '.join(words)}", field="--default-isolation", remedy="allow it too"
         )
-    if NO_ISOLATION in words and len(words) > 1:
+    apart = next(((one, other) for one, other in combinations(words, 2) if are_apart(one, other)), None)
+    if apart is not None:
         raise InvalidInput(
-            f"{NO_ISOLATION} beside {', '.join(word for word in words if word != NO_ISOLATION)}: where one share of a card "
-            "is limited, all are",
+            f"{apart[0]} beside {apart[1]}: a card is kept in one way at a time, and shares of both would be sent to one card",
             field="--allowed-isolation",
-            remedy=f"give nodes for unlimited shares a policy of their own, {NO_ISOLATION} alone",
+            remedy=f"give nodes for {apart[0]} and nodes for {apart[1]} a policy of their own",
         )
     return IsolationPolicy(words, default)
 
@@ -119,9 +121,16 @@ def is_share(consumed: Mapping[str, Decimal], capacity: Mapping[str, Capacity]) 
     )
 
 
+_BESIDE_EACH_OTHER: Final = frozenset({"limiter", "hami-core"})
+"""They limit each process by itself; every other backend does something to the card, or may."""
+_INSTANCES: Final = "mig"
+"""Of cards in MIG mode, which have no shares of another kind."""
+
+
 def are_apart(word: str, other: str) -> bool:
-    """Whether shares with these isolations cannot be on one card: one is limited and one is not."""
-    return (word == NO_ISOLATION) is not (other == NO_ISOLATION)
+    """Whether shares with these isolations cannot be on one card: MPS and time-slicing set how the driver has
+    the card, and where one share is limited, all are."""
+    return word != other and not {word, other} <= _BESIDE_EACH_OTHER and _INSTANCES not in {word, other}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceCl
                                                     other
     PlacementPolicy   node, device                  where to put them when several places fit
     GpuConfig         isolation, coresPolicy, priority, memoryPercent, tflops, tflopsPrecision, exclusive,
-                      partition, numaAffinity, driverCapabilities (driver_capabilities.py);
+                      partition, numaAffinity, driverCapabilities (driver_capabilities.py), timeSlice;
                       allowedIsolation, defaultIsolation   (isolation.py); resize   (resize.py)
     RdmaConfig        mode, memlock, network        how a NIC is handed to the container and to its pod's
                                                     network (rdma_network.py)
@@ -105,6 +105,15 @@ class CoresPolicy(StrEnum):
     ELASTIC = "Elastic"
 
 
+class TimeSlice(StrEnum):
+    """How long a process has the card in its turn; how long that is, the driver decides for each model."""
+
+    DEFAULT = "Default"
+    SHORT = "Short"
+    MEDIUM = "Medium"
+    LONG = "Long"
+
+
 class PartitionPolicy(StrEnum):
     """HONOR: the claim's whole GPUs are one partition of the node's NVLink fabric, or the claim waits.
     PREFER: better so."""
@@ -144,6 +153,7 @@ class GpuConfig:
     card's slots). `partition` is about all whole GPUs of the claim; it does not lift what the node demands by
     its label. `numa_affinity`: containers that hold the GPU run on the processors and memory of its NUMA
     node. `driver_capabilities` are the parts of the driver that they get (driver_capabilities.py).
+    `time_slice` is the length of a card's turns, where isolation is timeslicing.
     """
 
     isolation: str | None = None
@@ -159,6 +169,7 @@ class GpuConfig:
     allowed_isolation: tuple[str, ...] | None = None
     default_isolation: str | None = None
     resize: Bounds | None = None
+    time_slice: TimeSlice | None = None
 
     @property
     def compute(self) -> tuple[int, str] | None:
@@ -243,6 +254,7 @@ KINDS: Final[Mapping[str, tuple[Callable[..., Parameters], Mapping[str, FieldTyp
             "allowedIsolation": [isolations],
             "defaultIsolation": isolations,
             "resize": Bounds,
+            "timeSlice": TimeSlice,
         },
     ),
     "RdmaConfig": (

@@ -147,6 +147,10 @@ from koordra.cli import options
     "Isolation `limiter` holds shares that say `coresPolicy` to their part of the GPU's time, too: preview, tested on a double of the "
     "driver and not on GPUs yet. Otherwise cores are reserved and counted, and not enforced.",
 )
+@options.flag(
+    "--mps-shared/--no-mps-shared",
+    "Isolation `mps`: claims of several namespaces may share a card. A fatal fault of one program ends all that use the card by MPS.",
+)
 @click.option(
     "--on-overuse",
     type=click.Choice(["report", "evict"]),

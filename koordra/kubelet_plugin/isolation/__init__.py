@@ -7,6 +7,10 @@ realisation
             has them make and undo the shares of claims, and keeps their journals
 card_watch  looks whether cards still keep their shares
 none        the share is accounted for, and not enforced
+timeslicing the driver gives the card to its shares in turns
+mps/        the shares of a card are clients of one MPS server
+own_file_system
+            folders that are a file system in memory
 limiter/    a memory limit inside the container, by a library in front of the driver's
 
 Class, claim and the operator's policy determine the backend of a share by its name

@@ -53,7 +53,7 @@ class Share:
     """One claim's part of one GPU. `index` counts the claim's devices; `uuid` is the GPU's, empty for a claim
     of which only the uid is known. `memory_bytes` None: all of the card. `cores`: percent reserved, None:
     none. `journal` is what the backend had written down for it. `of_card`: all that the claim has of the
-    card, as one share, where that is more."""
+    card, as one share, where that is more; `cards`: the GPUs, and instances of them, that the claim has."""
 
     claim_uid: str
     index: int
@@ -64,6 +64,7 @@ class Share:
     namespace: str = ""
     journal: Pairs = ()
     of_card: Share | None = None
+    cards: tuple[str, ...] = ()
 
     @property
     def kept(self) -> Share:
@@ -112,14 +113,20 @@ class IsolationBackend(ABC):
     def capabilities(self) -> Capabilities:
         return Capabilities()
 
+    @property
+    def installed(self) -> bool:
+        """Whether this node has what the backend needs; otherwise the node does not offer it."""
+        return True
+
     def fits(self, share: Share, config: GpuConfig, card: Card) -> str | None:
         """Why the backend cannot keep the share beside the others of the card; None where it can."""
         del share, config, card
         return None
 
-    def card_start(self, card: Card, keep: Keep) -> None:
-        """Make the card keep its shares. `keep` is for the card's journal."""
-        del card, keep
+    def card_start(self, card: Card, config: GpuConfig | None, keep: Keep) -> None:
+        """Make the card keep its shares. `config` is that of the share that comes, None where one went;
+        `keep` is for the card's journal."""
+        del card, config, keep
 
     def card_stop(self, card: Card) -> None:
         """Leave the card as it was; also one that was never started, or by whom nobody knows."""

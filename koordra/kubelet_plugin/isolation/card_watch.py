@@ -1,16 +1,29 @@
-"""Looks every few seconds whether the cards that backends do something to still keep their shares."""
+"""The backends that do something to cards, and a look every few seconds whether these keep their shares."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from koordra.kubelet_plugin.isolation.backend import IsolationBackend
+from koordra.kubelet_plugin.isolation.mps.backend import MpsIsolation
+from koordra.kubelet_plugin.isolation.timeslicing import TimeSlicing
+from koordra.kubelet_plugin.nvidia_driver.card_settings import CardSettings
+from koordra.kubelet_plugin.nvidia_driver.driver_programs import DriverPrograms, on_host
+from koordra.kubelet_plugin.settings import Settings
 from koordra.logs import get_logger
 from koordra.process.wakeable import Pause, Wakeable
 
 log = get_logger(__name__)
 
 INTERVAL: Final = 5.0
+
+
+def card_backends(settings: Settings) -> tuple[IsolationBackend, ...]:
+    programs = DriverPrograms(on_host(settings.homes))
+    cards = CardSettings(programs)
+    state, shared = settings.paths.state, settings.mps_shared
+    return MpsIsolation(state, programs, cards, shared=shared), TimeSlicing(cards)
 
 
 class CardWatch(Wakeable):

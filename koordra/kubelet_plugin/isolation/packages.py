@@ -125,8 +125,10 @@ class ForeignBackend(IsolationBackend):
 
         return self._answer(f"fits of claim {share.claim_uid}", call)
 
-    def card_start(self, card: Card, keep: Keep) -> None:
-        self._kept(f"card_start of {card.device}", keep, lambda own: self.backend.card_start(card, own))
+    def card_start(self, card: Card, config: GpuConfig | None, keep: Keep) -> None:
+        self._kept(
+            f"card_start of {card.device}", keep, lambda own: self.backend.card_start(card, config, own)
+        )
 
     def card_stop(self, card: Card) -> None:
         self._answer(f"card_stop of {card.device}", lambda: self.backend.card_stop(card))

@@ -78,6 +78,7 @@ def _share(record: ClaimRecord, indices: Sequence[int], inventory: NodeInventory
         cores=cores if 0 < cores < 100 else None,
         namespace=record.ref.namespace,
         journal=device.journal,
+        cards=tuple(dict.fromkeys(each.device for each in record.devices if each.uuid is not None)),
     )
 
 
@@ -153,7 +154,7 @@ class Realisation:
             record = CardRecord(share.device, share.uuid, name)
             journal.put(journal.checkpoint.with_card(record))
         card = self._card(record, journal.checkpoint)
-        wanted.backend.card_start(card, journal.of_card(share.device))
+        wanted.backend.card_start(card, wanted.config, journal.of_card(share.device))
 
     def undo(self, journal: Journal, record: ClaimRecord) -> None:
         """Undo the claim's shares, then the cards that nobody has left; of these the journal's checkpoint
@@ -254,6 +255,6 @@ class Realisation:
         backend = self._backends.get(record.isolation)
         try:
             if backend is not None:
-                backend.card_start(card, journal.of_card(card.device))
+                backend.card_start(card, None, journal.of_card(card.device))
         except KoordraError as error:
             log.error("card_not_adjusted", device=card.device, error=str(error))

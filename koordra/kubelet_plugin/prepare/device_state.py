@@ -138,7 +138,7 @@ class DeviceState:
         self, ref: ClaimRef, claim: Object, consumers: Consumers | None, nodes: Nodes
     ) -> ClaimRecord:
         inventory = self._inventory()
-        checkpoint = self._load()
+        checkpoint = self._stored.load()
         before = checkpoint.get(ref.uid)
         held = before if before and before.boot_id == inventory.boot_id else None
         if held is not None and held.state is State.STARTED:
@@ -153,6 +153,7 @@ class DeviceState:
             networks=self._policy,
             hook_program=self._hook_program(),
             imex_holders=checkpoint.claims,
+            cards=checkpoint.cards,
         )
         nonce = held.nonce if held else self._new_nonce()
         decision = decide(ref, claim, node=node, nonce=nonce, before=before)
@@ -170,11 +171,11 @@ class DeviceState:
         """The domain that the node is in; what is left of another one goes. `nodes`: have it know these now.
         Raises CheckpointError, what `nodes` raises."""
         with self._lock.held():
-            domain = self._imex.settle(self._load().claims)
+            domain = self._imex.settle(self._stored.load().claims)
         if domain is not None and nodes is not None:
             found = nodes(domain)
             with self._lock.held():
-                if self._imex.settle(self._load().claims) == domain:
+                if self._imex.settle(self._stored.load().claims) == domain:
                     self._imex.enter(domain, found)
         return domain
 
@@ -194,13 +195,13 @@ class DeviceState:
                 raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was unprepared by it")
             self._release_network(ref)
             try:
-                checkpoint = self._load()
+                checkpoint = self._stored.load()
             except CheckpointError as error:
                 log.error("unprepare_without_checkpoint", claim=str(ref), uid=ref.uid, error=str(error))
                 self._realisation.undo_everywhere(ref.uid, list(self._inventory().published))
                 self._files.remove(ref.uid)
                 with suppress(CheckpointError):
-                    self._load()
+                    self._stored.load()
                 return
             record = checkpoint.get(ref.uid)
             journal = Journal(checkpoint, self._stored.save)
@@ -219,7 +220,7 @@ class DeviceState:
         """
         with self._lock.held():
             try:
-                checkpoint = self._load()
+                checkpoint = self._stored.load()
             except CheckpointError as error:
                 log.error("checkpoint_unreadable", error=str(error))
                 self._realisation.resume(None)
@@ -251,7 +252,7 @@ class DeviceState:
         """Rewrite files of prepared claims that are missing or were changed, and the hook that they name: the
         kubelet does not prepare a running pod's claim again."""
         with self._lock.held(), one_by_one() as one:
-            held = self._load().of_boot(self._inventory().boot_id)
+            held = self._stored.load().of_boot(self._inventory().boot_id)
             with one():
                 if held:
                     self._hook_program()
@@ -271,17 +272,17 @@ class DeviceState:
     def verify_cards(self) -> dict[str, str]:
         """By device, what is wrong with the cards that isolation backends keep. Raises CheckpointError."""
         with self._lock.held():
-            return self._realisation.verify(self._load())
+            return self._realisation.verify(self._stored.load())
 
     def records(self) -> tuple[ClaimRecord, ...]:
         """The claims that hold devices of this node now. Raises CheckpointError."""
         with self._lock.held():
-            return self._load().of_boot(self._inventory().boot_id)
+            return self._stored.load().of_boot(self._inventory().boot_id)
 
     def remembered(self) -> tuple[ClaimRecord, ...]:
         """Those, and claims of earlier boots that are not unprepared yet. Raises CheckpointError."""
         with self._lock.held():
-            return self._load().claims
+            return self._stored.load().claims
 
     def _fetch(self, ref: ClaimRef) -> tuple[Object, Consumers | None]:
         try:
@@ -345,6 +346,3 @@ class DeviceState:
 
     def _write_files(self, record: ClaimRecord) -> None:
         self._files.write(record, container_files.file_contents(record, self._inventory()))
-
-    def _load(self) -> Checkpoint:
-        return self._stored.load()

@@ -10,6 +10,7 @@ from koordra.api import names
 from koordra.api.opaque.configuration import Configuration
 from koordra.api.opaque.isolation import are_apart, is_share
 from koordra.errors import PrepareError
+from koordra.kubelet_plugin.claims.checkpoint import CardRecord
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.isolation.backend import Card, IsolationBackend, Share
 from koordra.kubelet_plugin.isolation.mig.backend import MigIsolation
@@ -27,6 +28,7 @@ def isolated_shares(
     backends: Mapping[str, IsolationBackend],
     holders: Iterable[ClaimRecord],
     prepared: Prepared,
+    cards: Mapping[str, CardRecord],
 ) -> list[IsolatedShare | None]:
     """The backend's part in each device; None for one that is not a GPU, or is allocated with adminAccess. A
     prepared device keeps its isolation: a policy is about what starts. Raises PrepareError."""
@@ -49,7 +51,9 @@ def isolated_shares(
             each.request for each in record.devices if each.device == device.device and not each.admin_access
         )
         if kept is None:
-            refused = backend.fits(share, config.gpu(first), _card(share, word, others, inventory))
+            refused = backend.fits(
+                share, config.gpu(first), _card(share, word, others, inventory, cards.get(share.device))
+            )
             if refused is not None:
                 raise PrepareError(f"{record.ref}: BackendUnavailable: {device.device}: {refused}")
         else:
@@ -86,14 +90,17 @@ def _decided(
         if are_apart(word, theirs):
             raise PrepareError(
                 f"{record.ref}: BackendUnavailable: {device.device}: isolation: requested {word}, and "
-                f"{holder} has a share with {theirs}; where one share of a card is limited, all are"
+                f"{holder} has a share with {theirs}; a card is kept in one way at a time"
             )
     return word
 
 
-def _card(share: Share, word: str, claims: Iterable[ClaimRecord], inventory: NodeInventory) -> Card:
+def _card(
+    share: Share, word: str, claims: Iterable[ClaimRecord], inventory: NodeInventory, card: CardRecord | None
+) -> Card:
     shares = (*shares_on(claims, share.device, word, inventory), share)
-    return Card(share.device, share.uuid, shares)
+    journal = card.journal if card is not None and card.isolation == word else ()
+    return Card(share.device, share.uuid, shares, journal)
 
 
 def _may_be_shared(device: DeviceRecord, inventory: NodeInventory) -> bool:

@@ -34,6 +34,7 @@ from koordra.api.opaque.parameters import NO_ISOLATION
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
 from koordra.kubelet_plugin.cdi.device_edits import legacy_edits
 from koordra.kubelet_plugin.cdi.driver_edits import drawing_nodes, unavailable
+from koordra.kubelet_plugin.claims.checkpoint import CardRecord
 from koordra.kubelet_plugin.claims.claim_record import (
     ClaimRecord,
     ContainerEdits,
@@ -63,7 +64,7 @@ class NodeView:
     this boot, `files` the plugin's state directory, `consumers` the pods of the claim, None where they are
     not known; `networks` is what the operator says of pods' networks; `hook_program` is the CDI hook
     on the node, None where this koordra was built without it; `imex_holders` are the claims by which the
-    node is in an IMEX domain."""
+    node is in an IMEX domain; `cards` are those on which a backend did something."""
 
     pool: str
     inventory: NodeInventory
@@ -74,6 +75,7 @@ class NodeView:
     networks: NetworkPolicy = UNMANAGED
     hook_program: str | None = None
     imex_holders: Sequence[ClaimRecord] = ()
+    cards: Sequence[CardRecord] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ def decide(
         backends=node.backends,
         holders=node.holders,
         prepared=prepared,
+        cards={card.device: card for card in node.cards},
     )
     plans = (
         # Its NICs may be in the pod already.

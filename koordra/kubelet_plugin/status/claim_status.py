@@ -11,6 +11,9 @@ GPU's memory limit.
     Present       False while the device is not what it was when the claim was prepared
                   (prepare/lost_devices.py); the claim's pods get an Event, too
 
+    CardKept      False while something is wrong with how the card is kept for its shares
+                  (isolation/card_watch.py)
+
     Limited       (GPU with isolation `limiter`) whether the memory limit holds; Unknown until a process uses
                   CUDA; reasons: isolation/limiter/report.py. The message says whether cores are limited, too
     Resized       (once its limits were changed) whether all processes act by revision `observedGeneration` of
@@ -59,11 +62,12 @@ READY: Final = "Ready"
 GID_READY: Final = "GIDReady"
 LIMITED: Final = "Limited"
 PRESENT: Final = "Present"
+CARD_KEPT: Final = "CardKept"
 PAUSE: Final = 1.0
 """Least seconds between two writes: bounds the load that a program can cause by changing its limiter's
 condition."""
 
-_OURS: Final = frozenset({READY, GID_READY, LIMITED, PRESENT, RESIZED, RESIZE_PENDING})
+_OURS: Final = frozenset({READY, GID_READY, LIMITED, PRESENT, CARD_KEPT, RESIZED, RESIZE_PENDING})
 
 
 def device_statuses(
@@ -106,12 +110,29 @@ def _resize_conditions(state: ResizeState) -> list[Object]:
 
 def with_lost(record: ClaimRecord, entries: Sequence[Object], lost: Iterable[LostDevice]) -> list[Object]:
     """The entries, which say of the lost devices that they are."""
+    told = {each.device: _condition(PRESENT, False, each.reason, each.message) for each in lost}
+    return _with_conditions(record, entries, told)
+
+
+def with_unkept(record: ClaimRecord, entries: Sequence[Object], unkept: Mapping[str, str]) -> list[Object]:
+    """The entries, which say of the claim's cards what is wrong with how they are kept."""
+    told = {
+        device.device: _condition(CARD_KEPT, False, "CardNotKept", unkept[device.device])
+        for device in record.devices
+        if device.device in unkept
+    }
+    return _with_conditions(record, entries, told)
+
+
+def _with_conditions(
+    record: ClaimRecord, entries: Sequence[Object], told: Mapping[str, Object]
+) -> list[Object]:
+    """The entries with one more condition each, by device."""
     found = {str(entry["device"]): entry for entry in entries}
     devices = {device.device: device for device in record.devices}
-    for each in lost:
-        entry = found.get(each.device) or {**_entry(record, devices[each.device]), "conditions": []}
-        condition = _condition(PRESENT, False, each.reason, each.message)
-        found[each.device] = {**entry, "conditions": [*entry["conditions"], condition]}
+    for device, condition in told.items():
+        entry = found.get(device) or {**_entry(record, devices[device]), "conditions": []}
+        found[device] = {**entry, "conditions": [*entry["conditions"], condition]}
     return list(found.values())
 
 
@@ -198,6 +219,7 @@ class ClaimStatusWriter(Wakeable):
         inventory: Callable[[], NodeInventory],
         limited: Callable[[str], LimiterVerdict | None] = lambda _uid: None,
         resized: Callable[[str, int], ResizeState | None] = lambda _uid, _index: None,
+        unkept: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         super().__init__()
@@ -205,7 +227,7 @@ class ClaimStatusWriter(Wakeable):
         self._records = records
         self._attached = attached
         self._inventory = inventory
-        self._limited, self._resized = limited, resized
+        self._limited, self._resized, self._unkept = limited, resized, unkept
         self._clock = clock
         self._written: dict[str, list[Object] | None] = {}
         """By uid, what the API has; None where that is not known."""
@@ -238,6 +260,7 @@ class ClaimStatusWriter(Wakeable):
                     limited=self._limited(uid),
                     resized=self._resized,
                 )
+                entries = with_unkept(record, entries, self._unkept())
             wanted = with_lost(record, entries, lost)
             there = self._written.get(uid, self._unwritten)
             current[uid] = wanted if there == wanted or self._write(record, wanted, lost) else None

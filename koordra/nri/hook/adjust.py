@@ -54,6 +54,7 @@ from koordra.nri.hook.privileged import PrivilegedPolicy, cards_on_node, check_u
 from koordra.nri.hook.ungranted_access import (
     PRIVATE,
     check_annotations,
+    check_daemons,
     check_devices,
     check_mounts,
     control_nodes,
@@ -171,8 +172,14 @@ def _deny(container: Container, facts: NodeFacts, grants: Grants) -> tuple[tuple
     Refusal."""
     check_annotations(container, gpus_left=_left(facts, names.TYPE_GPU))
     check_mounts(
-        container, gpu=grants.gpu, claims=grants.claims, guarded=facts.guarded, private=facts.shape.private
+        container,
+        gpu=grants.gpu,
+        claims=grants.claims,
+        devices=grants.devices,
+        guarded=facts.guarded,
+        private=facts.shape.private,
     )
+    check_daemons(container, grants)
     deny = check_devices(container, grants=grants, guarded=facts.guarded)
     if not deny or facts.rules_apply or (facts.guarded is None and not facts.guarded_problem):
         return deny, True

@@ -67,6 +67,10 @@ class Grants:
         return frozenset(grant.claim.ref.uid for grant in self.held)
 
     @property
+    def devices(self) -> frozenset[str]:
+        return frozenset(grant.device.device for grant in self.held)
+
+    @property
     def nodes(self) -> frozenset[DeviceNode]:
         return frozenset(node for grant in self.held for node in grant.device.nodes)
 

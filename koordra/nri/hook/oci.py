@@ -146,6 +146,7 @@ RULES: Final = (
     "KoordinatorAnnotation",
     "KoordinatorIsolation",
     "KoordinatorMismatch",
+    "MpsDaemons",
     "NetworkElsewhere",
     "NetworkNotAttached",
     "NodeState",

@@ -113,16 +113,17 @@ def check_mounts(
     *,
     gpu: bool,
     claims: frozenset[str],
+    devices: frozenset[str],
     guarded: DeviceGuard | None,
     private: tuple[str, ...] = PRIVATE,
 ) -> None:
     """Refuse mounts that expose devices. `gpu`: the container holds a GPU, whose CDI edits mount sockets of
-    its driver; `claims`: uids of the claims that it holds, whose edits mount parts of koordra's state. (NRI
-    before 0.7 silently ignores the removal of a mount.)"""
+    its driver; `claims` and `devices`: uids of the claims that it holds, and names of their devices, whose
+    edits mount parts of koordra's state. (NRI before 0.7 silently ignores the removal of a mount.)"""
     reaching = _reaching(guarded) if guarded is not None and container.mounts else frozenset()
     left = guarded.left if guarded is not None else ()
     for mount in container.mounts:
-        if mount.bind and any(_is_private(mount, place, claims) for place in private):
+        if mount.bind and any(_is_private(mount, place, claims, devices) for place in private):
             raise Refusal(
                 "NodeState",
                 f"{container} has a volume at {mount.destination} that brings {mount.source} of the host, with which it could "
@@ -140,6 +141,28 @@ def check_mounts(
         raise Refusal("ForeignMount", f"{container} {what} and {_ASK}")
 
 
+MPS_SOCKETS: Final = "CUDA_MPS_PIPE_DIRECTORY"
+"""Variable of a share that MPS keeps: where its card's daemon listens."""
+
+
+def check_daemons(container: Container, grants: Grants) -> None:
+    """Refuse a container with shares of several cards that MPS keeps: it would be the client of one card's
+    daemon, and the other card would be closed to it without a word."""
+    cards = sorted(
+        {
+            grant.device.device
+            for grant in grants.held
+            if any(name == MPS_SOCKETS for name, _ in grant.device.env)
+        }
+    )
+    if len(cards) > 1:
+        raise Refusal(
+            "MpsDaemons",
+            f"{container} has shares of {', '.join(cards)} by MPS, and a process is the client of one card's daemon; give each "
+            "to a container of its own, or ask for whole cards",
+        )
+
+
 def claim_mounts(container: Container, private: tuple[str, ...] = PRIVATE) -> tuple[Mount, ...]:
     """The mounts of koordra's state by the claims' CDI edits, in a container that passed `check_mounts`."""
     return tuple(
@@ -149,20 +172,30 @@ def claim_mounts(container: Container, private: tuple[str, ...] = PRIVATE) -> tu
     )
 
 
-def _is_private(mount: Mount, place: str, claims: frozenset[str]) -> bool:
+def _is_private(mount: Mount, place: str, claims: frozenset[str], devices: frozenset[str]) -> bool:
     """Whether the mount exposes a private path other than by the claims' own CDI edits."""
     source, place = host_path(mount.source), host_path(place)
     if not _below(source, place):
         return False
     return not _comes_with_claims(
-        source.removeprefix(place).strip("/").split("/"), read_only=mount.read_only, claims=claims
+        source.removeprefix(place).strip("/").split("/"),
+        read_only=mount.read_only,
+        claims=claims,
+        devices=devices,
     )
 
 
-def _comes_with_claims(parts: list[str], *, read_only: bool, claims: frozenset[str]) -> bool:
+def _comes_with_claims(
+    parts: list[str], *, read_only: bool, claims: frozenset[str], devices: frozenset[str]
+) -> bool:
     """Whether a path below koordra's state is mounted by the CDI edits of a held claim: what the claim itself
-    has there, or an isolation backend has in a folder of its own for it; limits never writable."""
+    has there, or an isolation backend has in a folder of its own for it, or for a card that it holds; limits
+    and sockets never writable."""
     match parts:
+        case ["mps", "cards", device, "pipe"]:
+            return read_only and device in devices
+        case ["mps", "cards", device, "shm"]:
+            return device in devices
         case ["limiter", "library", *_]:
             return read_only and bool(claims)
         case ["limiter", "claims", uid, "usage"]:
@@ -315,7 +348,14 @@ def validate(
     if not (only.devices or only.mounts or only.rules):
         return
     try:
-        check_mounts(only, gpu=grants.gpu, claims=grants.claims, guarded=guarded, private=private)
+        check_mounts(
+            only,
+            gpu=grants.gpu,
+            claims=grants.claims,
+            devices=grants.devices,
+            guarded=guarded,
+            private=private,
+        )
         if not check_devices(only, grants=grants, guarded=guarded):
             return
         what = "its device rules would open GPUs or NICs that the container does not hold"

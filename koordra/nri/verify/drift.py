@@ -154,6 +154,7 @@ def drift_of(running: Running, expected: Expected) -> tuple[Drift, ...]:
                 running.container,
                 gpu=any(device.type in names.GPU_TYPES for device in devices),
                 claims=frozenset(device.claim_uid for device in devices),
+                devices=frozenset(device.device for device in devices),
                 guarded=expected.guarded,
                 private=expected.private,
             )

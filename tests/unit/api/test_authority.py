@@ -34,6 +34,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         "exclusive": True,
         "partition": "Honor",
         "numaAffinity": True,
+        "timeSlice": "Short",
         "driverCapabilities": ["compute"],
         "allowedIsolation": ["limiter"],
         "defaultIsolation": "limiter",

@@ -127,9 +127,12 @@ def test_a_node_that_publishes_no_policy_has_none() -> None:
 def test_a_nodes_policy_holds_together() -> None:
     assert node_policy([]) == LIMITED
     assert node_policy(["none"]).word == "none"
-    assert node_policy(["mps", "limiter"], "limiter").word == "limiter"
+    assert node_policy(["hami-core", "limiter"], "limiter").word == "limiter"
+    assert node_policy(["mps", "mig"]).word == "mps"
     for allowed, default, told in (
-        (["none", "limiter"], None, "where one share of a card is limited, all are"),
+        (["none", "limiter"], None, "none beside limiter: a card is kept in one way at a time"),
+        (["limiter", "mig", "mps"], None, "limiter beside mps: a card is kept in one way at a time"),
+        (["timeslicing", "mps"], None, "timeslicing beside mps: a card is kept in one way at a time"),
         (["limitr"], None, "no backend is called 'limitr'"),
         (["limiter"], "mps", "mps is not among limiter"),
     ):

@@ -69,8 +69,8 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         (["--drain-on", "GpuLost, Xid79"], Offering(drain=DrainPolicy(frozenset({"GpuLost", "Xid79"})))),
         (["--allowed-isolation", "none"], Offering(isolation=IsolationPolicy(("none",)))),
         (
-            ["--allowed-isolation", "mps,limiter", "--default-isolation", "limiter"],
-            Offering(isolation=IsolationPolicy(("mps", "limiter"), "limiter")),
+            ["--allowed-isolation", "hami-core,limiter", "--default-isolation", "limiter"],
+            Offering(isolation=IsolationPolicy(("hami-core", "limiter"), "limiter")),
         ),
         (["--mig", "--no-mig", "--vfs", "--slots-per-gpu", "4"], Offering(slots_per_gpu=4, vfs=True)),
     ],

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from koordra.kubelet_plugin.isolation import own_file_system
 from koordra.kubelet_plugin.isolation.limiter import backend
 from koordra.kubelet_plugin.isolation.limiter.backend import SIZE
 from koordra.kubelet_plugin.isolation.limiter.region import USAGE_BYTES
@@ -20,6 +21,7 @@ NAMES = ("policy", "usage")
 CODE = """
 import json, os, sys
 from pathlib import Path
+from koordra.kubelet_plugin.isolation import own_file_system
 from koordra.kubelet_plugin.isolation.limiter import backend
 from koordra.kubelet_plugin.isolation.limiter import region, usage
 folder = Path(sys.argv[1]) / "claims" / "c"
@@ -27,7 +29,7 @@ uuid = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 for _ in range(2):
     backend.make_folder(folder)
     region.allow(folder, claim="c", uuid=uuid, limit=1)
-mounted = backend.mounted(folder)
+mounted = own_file_system.mounted(folder)
 written = 0
 try:
     with (folder / "usage").open("ab", buffering=0) as file:
@@ -83,12 +85,12 @@ def test_on_a_shared_mount_a_region_has_a_small_file_system_of_its_own(tmp_path:
 
 
 def test_elsewhere_it_is_a_folder(tmp_path: Path) -> None:
-    if backend.shared(tmp_path):
+    if own_file_system.shared(tmp_path):
         pytest.skip("mounts are shared here")
     folder = tmp_path / "claims" / "c"
     for _ in range(2):
         backend.make_folder(folder)
-    assert not backend.mounted(folder)
+    assert not own_file_system.mounted(folder)
     (folder / "policy").touch()
     for _ in range(2):
         backend.remove_folder(folder, NAMES)

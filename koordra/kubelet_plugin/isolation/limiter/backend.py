@@ -47,9 +47,7 @@ then truncates what grew (reconcile.py).
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
@@ -60,6 +58,7 @@ from typing import Final
 from koordra.api.opaque.parameters import CoresPolicy, GpuConfig
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Mount
+from koordra.kubelet_plugin.isolation import own_file_system
 from koordra.kubelet_plugin.isolation.backend import (
     Capabilities,
     Card,
@@ -74,57 +73,34 @@ from koordra.kubelet_plugin.isolation.limiter.broker import Broker
 from koordra.kubelet_plugin.isolation.limiter.region import POLICY_BYTES, USAGE_BYTES
 from koordra.kubelet_plugin.isolation.none import figures
 from koordra.kubelet_plugin.nvidia_driver.driver_libraries import LIBRARY_FOLDERS
-from koordra.kubelet_plugin.sampling.host_processes import REGIONS_FOLDER, mount_of, mounts
+from koordra.kubelet_plugin.sampling.host_processes import REGIONS_FOLDER
 from koordra.logs import get_logger
 from koordra.node_state.selinux import give_to_containers
 
 log = get_logger(__name__)
 
-_NOSUID, _NODEV, _NOEXEC = 2, 4, 8
-_DETACH: Final = 2
 _PAGE: Final = 4096
 SIZE: Final = sum(-(-size // _PAGE) * _PAGE for size in (POLICY_BYTES, USAGE_BYTES)) + 16 * _PAGE
 INODES: Final = 64
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def make_folder(folder: Path) -> None:
     """Make the claim's folder; one that is there stays as it is. Raises OSError."""
-    if folder.exists() and (mounted(folder) or any(folder.iterdir())):
-        return
-    folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-    if not shared(folder):
-        _log_once("this mount is not shared with the host")
-        return
-    options = f"size={SIZE},nr_inodes={INODES},mode=0755".encode()
-    flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC)
-    if _libc.mount(b"koordra-limiter", os.fsencode(folder), b"tmpfs", flags, options) != 0:
-        _log_once(os.strerror(ctypes.get_errno()))
+    why_not = own_file_system.make_folder(folder, f"size={SIZE},nr_inodes={INODES},mode=0755")
+    if why_not is not None:
+        _log_once(why_not)
 
 
 def remove_folder(folder: Path, names: tuple[str, ...]) -> None:
-    """Take the folder away, with files of these names; also one that is gone. Raises OSError."""
+    """Take the folder away, with files of these names; also one that is gone. Raises OSError, NodeError."""
     while True:
         for name in names:
             (folder / name).unlink(missing_ok=True)
-        if not mounted(folder):
+        if not own_file_system.mounted(folder):
             break
-        # A container that still has it keeps it until it ends.
-        if _libc.umount2(os.fsencode(folder), _DETACH) != 0:
-            raise NodeError(f"{folder} cannot be unmounted: {os.strerror(ctypes.get_errno())}")
+        own_file_system.unmount(folder)
     if folder.exists():
         folder.rmdir()
-
-
-def mounted(folder: Path) -> bool:
-    """Whether the folder is a mount of its own; a bind mount of the same file system counts too."""
-    return os.path.ismount(folder)
-
-
-def shared(folder: Path) -> bool:
-    """Whether what is mounted below the folder shows on the host too, if there is another host than this."""
-    found = mount_of(str(folder.resolve()), mounts(Path("/proc/self")))
-    return found is not None and found.shared
 
 
 @cache

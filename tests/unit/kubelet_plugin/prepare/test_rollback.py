@@ -120,3 +120,18 @@ def test_a_call_that_the_kubelet_gave_up_asks_the_api_server_nothing(node: Plugi
     assert asked == []
     state.prepare(ref_of(SHARE))
     assert len(asked) == 1
+
+
+def test_an_unprepare_that_the_kubelet_gave_up_takes_nothing_away(node: PluginNode, parts: Parts) -> None:
+    """It may come to the lock after another one, when the claim was prepared anew."""
+    node.claims.put(SHARE)
+    state = parts.plugin(node)
+    state.prepare(ref_of(SHARE))
+    before = node.files(), node.paths.checkpoint.read_bytes()
+    with pytest.raises(PrepareError, match="nothing was unprepared by it"):
+        state.unprepare(ref_of(SHARE), awaited=lambda: False)
+    assert (node.files(), node.paths.checkpoint.read_bytes()) == before
+    assert parts.backend.running == [(uid(1), GPU_0)]
+    assert parts.networks.released == []
+    state.unprepare(ref_of(SHARE))
+    assert node.holders() == set()

@@ -34,8 +34,10 @@ from tests.unit.nri.node_state import (
     adjust,
     adjusted,
     bind,
+    claim,
     container,
     facts,
+    gpu_json,
     markers,
     privileged,
     refused,
@@ -386,6 +388,39 @@ def test_what_isolation_has_there_for_the_own_claim_only(source: str, read_only:
     answer = adjust(held, facts(claims={MARKER: GPU_CLAIM}))
     assert isinstance(answer, Adjustment) == allowed
     assert refused(container(mounts=mounts), facts()).rule == "NodeState"
+
+
+@pytest.mark.parametrize(
+    ("card", "part", "read_only", "allowed"),
+    [
+        (0, "pipe", True, True),
+        (0, "pipe", False, False),
+        (0, "pipe/control", True, False),
+        (0, "shm", False, True),
+        (0, "log", True, False),
+        (1, "pipe", True, False),
+        (1, "shm", False, False),
+    ],
+)
+def test_sockets_of_mps_are_for_those_who_hold_the_card(
+    card: int, part: str, read_only: bool, allowed: bool
+) -> None:
+    device = gpu_json(card)["device"]
+    mounts = (Mount(f"{STATE}/mps/cards/{device}/{part}", "/mps", bind=True, read_only=read_only),)
+    held = container(GPU0, env=markers(0), mounts=mounts)
+    answer = adjust(held, facts(claims={MARKER: GPU_CLAIM}))
+    assert isinstance(answer, Adjustment) == allowed
+    assert refused(container(mounts=mounts), facts()).rule == "NodeState"
+
+
+def test_a_container_is_the_client_of_one_cards_daemon() -> None:
+    pipe = {"CUDA_MPS_PIPE_DIRECTORY": "/run/koordra/mps/pipe"}
+    both = claim(gpu_json(0, **pipe), gpu_json(1, **pipe))
+    held = container(GPU0, GPU1, env=markers(0, 1))
+    refusal = refused(held, facts(claims={MARKER: both}))
+    assert refusal.rule == "MpsDaemons"
+    assert "is the client of one card's daemon" in str(refusal)
+    adjusted(container(GPU0, env=markers(0)), facts(claims={MARKER: both}))
 
 
 def test_a_cdi_annotation_of_the_runtime_is_never_another_containers() -> None:
