@@ -88,7 +88,6 @@ _OUTCOMES: Final = (
     (ApiUnreachable, WriteOutcome.UNREACHABLE),
 )
 """Other errors are refusals."""
-
 _OF_EVICTION: Final = {409: WriteOutcome.GONE, 429: WriteOutcome.REFUSED, 500: WriteOutcome.REFUSED}
 
 
@@ -219,9 +218,8 @@ class Writer:
         return self._send(NODES, node, body)
 
     def create_hold(self, hold: Object) -> WriteResult:
-        return self._ask(
-            partial(self.api.create, DEVICE_HOLDS, hold, namespace=objects.namespace(hold)), hold
-        )
+        create = partial(self.api.create, DEVICE_HOLDS, hold, namespace=objects.namespace(hold))
+        return self._ask(create, hold)
 
     def change_hold(self, hold: Object) -> WriteResult:
         return self._send(DEVICE_HOLDS, hold, {"metadata": _this_version(hold), "spec": hold["spec"]})
