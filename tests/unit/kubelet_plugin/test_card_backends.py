@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from koordra.api.opaque.isolation import IsolationPolicy
+from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
+from koordra.kubelet_plugin.isolation.backend import Card, Share
 from koordra.kubelet_plugin.isolation.card_watch import CardWatch
 from koordra.kubelet_plugin.isolation.mps.backend import MpsIsolation
 from koordra.kubelet_plugin.isolation.packages import backends
@@ -28,7 +30,7 @@ from koordra.kubelet_plugin.nvidia_driver.driver_programs import DriverPrograms
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.kubelet_plugin.status.claim_status import with_unkept
 from tests.fakes import mps_control
-from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, parameters
+from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, parameters, uid
 from tests.patience import PATIENCE
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
 
@@ -206,6 +208,14 @@ def test_a_card_is_one_fault_domain_and_a_namespaces(cards: Cards, node: PluginN
     why = refusal(node, share(2, namespace="team-b"))
     assert "the card has claims of namespace team-a, and a fault of one client ends all" in why
     prepare(node, share(2, GPU_1, namespace="team-b"))
+
+
+@pytest.mark.parametrize("word", ["mps", "timeslicing"])
+def test_an_instance_of_a_card_has_no_modes_of_its_own(cards: Cards, node: PluginNode, word: str) -> None:
+    part = Share(uid(1), 0, GPU_0, uuid="MIG-1", memory_bytes=None, cores=None)
+    why = node.backends[word].fits(part, GpuConfig(), Card(part.device, part.uuid, (part,)))
+    assert why is not None
+    assert "no instance of one" in why
 
 
 def test_a_claim_of_two_cards_is_refused(cards: Cards, node: PluginNode) -> None:

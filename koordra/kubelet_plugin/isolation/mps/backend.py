@@ -77,6 +77,8 @@ class MpsIsolation(IsolationBackend):
 
     def fits(self, share: Share, config: GpuConfig, card: Card) -> str | None:
         del config
+        if not share.uuid.startswith("GPU-"):
+            return "isolation mps: a whole card has a compute mode, and no instance of one"
         if len(share.cards) > 1:
             return (
                 f"isolation mps: the claim has shares of {len(share.cards)} cards, and a process is the client of one MPS daemon; "
