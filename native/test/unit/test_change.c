@@ -153,7 +153,7 @@ TEST(no_launch_waits_for_longer_since_its_limit_is_lower)
 {
     start_shares(.tenants = 1, .blind = true);
     struct policy *only = tenant(5000, (struct load){.kernel_ns = 5 * SECOND, .own = launch_and_wait_little});
-    for (unsigned at = 0; at < 40; at++) {
+    for (unsigned at = 0; at < 60; at++) { /* five launches take 75 s at most */
         pass(1700 * MS);
         only->devices[0].rate = at % 2 ? 5000 : 100;
     }
