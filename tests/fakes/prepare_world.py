@@ -49,9 +49,20 @@ from koordra.node_state.claim_ref import ClaimRef
 from koordra.topology.presets import write_machine
 from tests.fakes.disks import StepDisk
 from tests.fakes.interleaving import Interleaving, Process, Task
-from tests.fakes.isolation import JournalledBackend
+from tests.fakes.isolation import JournalledBackend, UnjournalledBackend
 from tests.fakes.model_wire import Faults
-from tests.fakes.node_claims import ANY_ISOLATION, GPU_0, GPU_1, NIC_0, NODE, FakeClaims, claim, gpu, nic
+from tests.fakes.node_claims import (
+    ANY_ISOLATION,
+    GPU_0,
+    GPU_1,
+    NIC_0,
+    NODE,
+    FakeClaims,
+    claim,
+    gpu,
+    nic,
+    parameters,
+)
 
 CARD = 81559
 HALF, MOST = f"{CARD // 2}Mi", f"{CARD * 3 // 4}Mi"
@@ -59,9 +70,10 @@ CLAIMS: tuple[Object, ...] = (
     claim(1, gpu("gpu", GPU_0), nic("nic", NIC_0)),
     claim(2, gpu("gpu", GPU_0, HALF)),
     claim(3, gpu("gpu", GPU_0, HALF), gpu("other", GPU_1, HALF)),
-    claim(4, gpu("gpu", GPU_1, MOST)),
+    claim(4, gpu("gpu", GPU_1, MOST), config=[parameters("GpuConfig", isolation="limiter")]),
 )
-"""Not all of them fit at once: the API server has forgotten some, and the node still has them."""
+"""Not all of them fit at once: the API server has forgotten some, and the node still has them. The backend of
+the last one keeps no journal: nothing but the claim's record tells of its share."""
 MOVED = claim(2, gpu("gpu", GPU_1, HALF))
 """Claim 2 as it is after its devices were given back and given out again."""
 DEADLINE = 45.0
@@ -363,7 +375,11 @@ class PrepareWorld:
             paths=self.paths,
             claims=self.claims,
             inventory=machine,
-            backends={**others(), backend.name: backend},
+            backends={
+                **others(),
+                backend.name: backend,
+                "limiter": UnjournalledBackend(self.made, pause),
+            },
             disk=SteppedDisk(pause, lambda path: self._changed.add(path.parent)),
             new_nonce=lambda: f"{next(self._nonces):032x}",
         )
@@ -444,10 +460,9 @@ class PrepareWorld:
                 lost = {name for name in shares[wish.ref.uid] if self.made.get(name) != "whole"}
                 assert not lost, f"{wish.ref.name} runs without {lost}"
         for wish in self.wishes:
-            for name in shares[wish.ref.uid] if wish.answered is not None else ():
-                device = name.partition("/")[2]
+            for device in _on_cards(held[wish.ref.uid]) if wish.answered is not None else ():
                 assert self.cards.get(device, "default") != "default", f"{device} is not kept"
-        in_use = {name.partition("/")[2] for names in shares.values() for name in names}
+        in_use = {device for record in held.values() for device in _on_cards(record)}
         left = {device for device, how in self.cards.items() if how != "default"} - in_use
         assert not left, f"kept for nobody: {left}"
         for wish in self.wishes:
@@ -503,6 +518,11 @@ def _names(folder: Path) -> list[str]:
         return os.listdir(folder)  # noqa: PTH208  made of strings, after every step
     except FileNotFoundError:
         return []
+
+
+def _on_cards(record: ClaimRecord) -> list[str]:
+    """Its devices that are shares of the backend that does something to cards."""
+    return [each.device for each in record.devices if each.isolation == "none"]
 
 
 def _wish(obj: Object) -> Wish:

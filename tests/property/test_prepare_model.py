@@ -48,15 +48,15 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
         device_state,
         "        with self._lock.held():\n            require_wanted()\n",
         "        if True:\n            require_wanted()\n",
-        0,
+        1,
     ),
     (
         device_state,
         "        with self._lock.held():\n            if not awaited():\n",
         "        if True:\n            if not awaited():\n",
-        1,
+        0,
     ),
-    (device_state, "with self._lock.held(), one_by_one() as one:", "with one_by_one() as one:", 33),
+    (device_state, "with self._lock.held(), one_by_one() as one:", "with one_by_one() as one:", 1),
     (
         device_state,
         '        with self._lock.held():\n            try:\n                checkpoint = self._stored.load()\n            except CheckpointError as error:\n                log.error("checkpoint_unreadable"',
@@ -77,21 +77,21 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
         "            return self._prepare",
         193,
     ),
-    (device_state, "        self._calls.overtake(ref.uid)\n", "", 52),
+    (device_state, "        self._calls.overtake(ref.uid)\n", "", 71),
     (calls_in_progress, "if overtaken or not awaited():", "if overtaken:", 163),
     # A kill leaves what nobody undoes, or a claim that nobody knows of.
-    (device_state, "            journal.save(journal.checkpoint)\n", "", 0),
+    (device_state, "            journal.save(journal.checkpoint)\n", "", 1),
     (
         device_state,
         "            self._write_files(record)\n            journal.put(journal.checkpoint.with_claim(record.completed()))\n",
         "            journal.put(journal.checkpoint.with_claim(record.completed()))\n            self._write_files(record)\n",
-        0,
+        1,
     ),
     (
         device_state,
         "                    if record.state is State.STARTED:\n                        checkpoint = self",
         "                    if False:\n                        checkpoint = self",
-        4,
+        0,
     ),
     (
         device_state,
@@ -103,7 +103,7 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
         device_state,
         "        self._realisation.undo(journal, record)\n        self._release_network(record.ref)\n",
         "        self._release_network(record.ref)\n",
-        4,
+        0,
     ),
     (
         device_state,
@@ -126,7 +126,7 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     ),
     (realisation, "            if each.backend.capabilities.per_card:", "            if False:", 3),
     # Who holds what is not looked at, or not told apart.
-    (device_state, "[self._enlarged(one) for one in checkpoint.of_boot(inventory.boot_id)]", "()", 0),
+    (device_state, "[self._enlarged(one) for one in checkpoint.of_boot(inventory.boot_id)]", "()", 1),
     (device_state, "nonce = held.nonce if held else self._new_nonce()", "nonce = self._new_nonce()", 1),
     (
         device_state,
