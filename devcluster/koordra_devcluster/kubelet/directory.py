@@ -28,11 +28,12 @@ class DirectoryWatch:
         )
         if self._descriptor < 0 or watch < 0:
             raise NodeError(f"{path}: cannot be watched: {os.strerror(ctypes.get_errno())}")
+        self._changes = select.poll()  # select.select takes no descriptor above 1,023
+        self._changes.register(self._descriptor, select.POLLIN)
 
     def wait(self, timeout: float) -> bool:
         """True when something has changed since the last call, at the latest after `timeout` seconds."""
-        ready, _, _ = select.select([self._descriptor], [], [], timeout)
-        if not ready:
+        if not self._changes.poll(timeout * 1000):
             return False
         os.read(self._descriptor, 65536)
         return True

@@ -86,8 +86,11 @@ def _started(command: Command) -> subprocess.Popen[bytes] | None:
         )
     except OSError:
         return None
-    if process.stdout is not None and select.select([process.stdout], [], [], _BEGINS_WITHIN)[0]:
-        process.stdout.readline()
+    if process.stdout is not None:
+        begun = select.poll()  # select.select takes no descriptor above 1,023
+        begun.register(process.stdout, select.POLLIN)
+        if begun.poll(_BEGINS_WITHIN * 1000):
+            process.stdout.readline()
     return process
 
 

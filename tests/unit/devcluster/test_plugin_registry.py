@@ -9,7 +9,10 @@ from typing import cast
 import pytest
 
 from koordra_devcluster.kubelet import registry
+from koordra_devcluster.kubelet.directory import DirectoryWatch
 from koordra_devcluster.kubelet.drivers import Drivers
+from tests.fakes.descriptors import more_than_select_takes
+from tests.patience import PATIENCE
 
 
 class Registered:
@@ -39,3 +42,15 @@ def test_a_plugin_that_restricts_its_socket_is_not_registered_again(
         second.bind("one.sock")
         found.reconcile()
     assert (introduced, len(drivers.removed)) == (["one.sock", "one.sock"], 1)
+
+
+def test_a_directory_is_watched_among_a_thousand_open_files(tmp_path: Path) -> None:
+    with more_than_select_takes():
+        watch = DirectoryWatch(tmp_path)
+        try:
+            assert not watch.wait(0)
+            (tmp_path / "one").touch()
+            assert watch.wait(PATIENCE)
+            assert not watch.wait(0)
+        finally:
+            watch.close()

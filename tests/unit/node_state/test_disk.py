@@ -12,6 +12,7 @@ import pytest
 from koordra.errors import CheckpointError
 from koordra.node_state.disk import Disk, NotAFile, read_file
 from koordra.node_state.locks import StateLock
+from tests.fakes.descriptors import open_descriptors
 from tests.fakes.in_place_of_files import IN_PLACE_OF_A_FILE
 from tests.patience import PATIENCE
 
@@ -68,10 +69,10 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
 def test_what_is_no_file_of_ours_is_not_read_and_holds_nobody_up(tmp_path: Path, what: str) -> None:
     path = tmp_path / "a.json"
     IN_PLACE_OF_A_FILE[what](path)
-    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    descriptors = open_descriptors()
     with pytest.raises(NotAFile):
         Disk().read(path)
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert open_descriptors() == descriptors
     Disk().replace(path, b"{}", mode=0o600)
     assert Disk().read(path) == b"{}", "the next write puts it right"
 

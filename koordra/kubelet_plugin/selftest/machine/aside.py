@@ -59,7 +59,9 @@ def _tell(act: Callable[[], object], pipe: int) -> None:
 def _heard(pipe: int, *, until: float) -> bytes | None:
     """All that is written until the other end closes; None where it does not by then."""
     parts: list[bytes] = []
-    while select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
+    written = select.poll()  # select.select takes no descriptor above 1,023
+    written.register(pipe, select.POLLIN)
+    while written.poll(max(0.0, until - time.monotonic()) * 1000):
         part = os.read(pipe, 1 << 16)
         if not part:
             return b"".join(parts)

@@ -16,6 +16,7 @@ from koordra.kubelet_plugin.selftest.judgement import Expected
 from koordra.kubelet_plugin.selftest.limiter_watch import LimiterWatch, watched
 from koordra.kubelet_plugin.selftest.programs import card_memory
 from koordra.kubelet_plugin.selftest.report import Finding, Status, ok
+from tests.fakes.descriptors import more_than_select_takes
 
 GIB = 1 << 30
 EXPECTED = Expected("GPU-1", 80 * GIB, limit=8 * GIB)
@@ -70,7 +71,7 @@ def test_what_nvml_says_beside_the_program_counts_if_it_says_anything(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, more: int | None
 ) -> None:
     monkeypatch.setattr(usage, "read", lambda _folder: use(started=0))
-    with watched(tmp_path, watching(code)) as watch:
+    with more_than_select_takes(), watched(tmp_path, watching(code)) as watch:
         pass
     assert watch is not None
     assert watch.more == more

@@ -15,6 +15,7 @@ from koordra.kubelet_plugin.selftest.machine import nvidia_smi
 from koordra.kubelet_plugin.selftest.machine.aside import aside
 from koordra.kubelet_plugin.selftest.machine.nvidia_smi import NvidiaSmi
 from koordra.kubelet_plugin.selftest.machine.scratch import scratch
+from tests.fakes.descriptors import more_than_select_takes
 
 
 def test_what_is_done_aside_is_returned_or_said(tmp_path: Path) -> None:
@@ -25,6 +26,11 @@ def test_what_is_done_aside_is_returned_or_said(tmp_path: Path) -> None:
         aside(lambda: os._exit(3), deadline=60)
     with pytest.raises(NodeError, match=r"PicklingError|AttributeError"):
         aside(lambda: lambda: 1, deadline=60)
+
+
+def test_it_is_heard_among_a_thousand_open_files() -> None:
+    with more_than_select_takes():
+        assert aside(lambda: "said", deadline=60) == "said"
 
 
 def _raise(error: Exception) -> None:
