@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import subprocess
 import time
@@ -30,6 +31,7 @@ from koordra.kubelet_plugin.isolation.limiter.device_time import (
 from koordra.kubelet_plugin.isolation.limiter.open_region import LOOKED_UP, OpenRegion, OpenRegions
 from koordra.kubelet_plugin.isolation.limiter.region import TimeShare
 from koordra.process.wakeable import Pause
+from tests.fakes.descriptors import open_descriptors
 from tests.unit.limiter.native_build import environment
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
@@ -202,6 +204,24 @@ def test_no_region_is_opened_again_while_it_is_the_same_and_only_lending_cards_a
     assert lender.step().at_most == QUIET
     assert opened[4:] == ["a"], "another region of that name"
     assert asked[40:] == []
+
+
+def test_no_file_stays_open_of_a_claim_that_ended_or_for_a_lender_that_is_gone(tmp_path: Path) -> None:
+    before, now = open_descriptors(), [NOW]
+    lender = TimeLender(tmp_path, clock=lambda: now[0])
+    for turn in range(3):
+        for name in ("a", "b"):
+            _claim(tmp_path, name, TimeShare(3000), cores=30, active=NOW)
+        now[0] += int(LOOKED_UP * 1e9)
+        lender.step()
+        assert open_descriptors() == before + 4, turn
+        for name in ("a", "b") if turn < 2 else ():
+            shutil.rmtree(tmp_path / name)
+        now[0] += int(LOOKED_UP * 1e9)
+        lender.step()
+        assert open_descriptors() == before + (4 if turn == 2 else 0), turn
+    del lender
+    assert open_descriptors() == before
 
 
 @pytest.mark.parametrize("damage", ["usage", "policy"])

@@ -7,6 +7,7 @@ import mmap
 import os
 import struct
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -56,6 +57,7 @@ class OpenRegion:
                 os.close(usage)
                 raise
             self._usage = usage
+            self._close_usage = weakref.finalize(self, os.close, usage)  # mmap does so for the policy
 
     def devices(self) -> list[tuple[Any, ...]]:
         """A tuple of DEVICE for each GPU."""
@@ -103,7 +105,7 @@ class OpenRegion:
 
     def close(self) -> None:
         self._policy.close()
-        os.close(self._usage)
+        self._close_usage()
 
 
 class OpenRegions:
