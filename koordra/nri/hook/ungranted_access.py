@@ -146,20 +146,19 @@ MPS_SOCKETS: Final = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 def check_daemons(container: Container, grants: Grants) -> None:
-    """Refuse a container with shares of several cards that MPS keeps: it would be the client of one card's
-    daemon, and the other card would be closed to it without a word."""
-    cards = sorted(
-        {
-            grant.device.device
-            for grant in grants.held
-            if any(name == MPS_SOCKETS for name, _ in grant.device.env)
-        }
-    )
-    if len(cards) > 1:
+    """Refuse a container with several cards, one of them kept by MPS: it would be the client of that card's
+    daemon, and the others would be closed to it without a word."""
+    by_mps = {
+        grant.device.device
+        for grant in grants.held
+        if any(name == MPS_SOCKETS for name, _ in grant.device.env)
+    }
+    cards = {grant.device.device for grant in grants.held if grant.device.type in names.GPU_TYPES}
+    if by_mps and len(cards | by_mps) > 1:
         raise Refusal(
             "MpsDaemons",
-            f"{container} has shares of {', '.join(cards)} by MPS, and a process is the client of one card's daemon; give each "
-            "to a container of its own, or ask for whole cards",
+            f"{container} has {', '.join(sorted(cards | by_mps))}, of which MPS keeps {', '.join(sorted(by_mps))}, and a process is "
+            "the client of one card's daemon; give each to a container of its own, or ask for whole cards",
         )
 
 

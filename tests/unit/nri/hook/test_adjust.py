@@ -421,6 +421,9 @@ def test_a_container_is_the_client_of_one_cards_daemon() -> None:
     assert refusal.rule == "MpsDaemons"
     assert "is the client of one card's daemon" in str(refusal)
     adjusted(container(GPU0, env=markers(0)), facts(claims={MARKER: both}))
+    beside = claim(gpu_json(0, **pipe), gpu_json(1))
+    assert refused(held, facts(claims={MARKER: beside})).rule == "MpsDaemons"
+    adjusted(held, facts(claims={MARKER: claim(gpu_json(0), gpu_json(1))}))
 
 
 def test_a_cdi_annotation_of_the_runtime_is_never_another_containers() -> None:
