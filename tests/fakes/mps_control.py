@@ -21,15 +21,15 @@ from pathlib import Path
 MODES = {"DEFAULT": "Default", "EXCLUSIVE_PROCESS": "Exclusive_Process", "PROHIBITED": "Prohibited"}
 
 
-def fail(why: str) -> None:
+def fail(why: str, code: int = 1) -> None:
     print(why, file=sys.stderr, flush=True)
-    os._exit(1)
+    os._exit(code)
 
 
 def card(folder: Path, uuid: str) -> dict[str, object]:
     file = folder / uuid
     if not file.exists():
-        fail(f"No devices were found: {uuid}")
+        fail(f"No devices were found: {uuid}", 6)
     found: dict[str, object] = json.loads(file.read_text())
     return found
 

@@ -85,10 +85,12 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a backend keeps on the node when the plugin starts."""
+    """What a backend keeps on the node when the plugin starts. `unknown` are devices of claims of which it
+    was lost with the checkpoint who keeps them."""
 
     shares: tuple[Share, ...] = ()
     cards: tuple[Card, ...] = ()
+    unknown: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -17,6 +18,9 @@ from koordra.process.wakeable import Pause, Wakeable
 log = get_logger(__name__)
 
 INTERVAL: Final = 5.0
+_REST: Final = 3.0
+"""Times as long as a look took nobody looks after it: no claim is prepared during one, and each program of
+the driver that hangs costs it ten seconds."""
 
 
 def card_backends(settings: Settings) -> tuple[IsolationBackend, ...]:
@@ -32,14 +36,22 @@ class CardWatch(Wakeable):
 
     failed = "cards_not_verified"
 
-    def __init__(self, verify: Callable[[], Mapping[str, str]], changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        verify: Callable[[], Mapping[str, str]],
+        changed: Callable[[], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__()
-        self._verify, self._changed = verify, changed
+        self._verify, self._changed, self._clock = verify, changed, clock
         self.problems: Mapping[str, str] = {}
         """By device, in words."""
 
     def step(self) -> Pause:
+        began = self._clock()
         found = self._verify()
+        rest = _REST * (self._clock() - began)
         if found != self.problems:
             for device, problem in sorted(found.items()):
                 if self.problems.get(device) != problem:
@@ -48,4 +60,4 @@ class CardWatch(Wakeable):
                 log.info("card_kept_again", device=device)
             self.problems = found
             self._changed()
-        return Pause(INTERVAL / 2, INTERVAL)
+        return Pause(max(INTERVAL / 2, rest), max(INTERVAL, rest))

@@ -160,9 +160,13 @@ class Realisation:
         """Undo the claim's shares, then the cards that nobody has left; of these the journal's checkpoint
         knows no more, which the caller saves. Raises PrepareError."""
         others = journal.checkpoint.without(record.ref.uid)
+        held = {
+            device.device for claim in others.of_boot(self._inventory().boot_id) for device in claim.devices
+        }
         for index, device in enumerate(record.devices):
             if record.state is State.RECOVERED:
-                self.undo_everywhere(record.ref.uid, [device.device])
+                free = [Card(device.device, device.uuid or "")] if device.device not in held else []
+                self.undo_everywhere(record.ref.uid, [device.device], cards=free)
             elif backend := self._backends.get(device.isolation or ""):
                 backend.unprepare(share_of(record, index, self._inventory()))
         for device in record.devices:
@@ -176,13 +180,15 @@ class Realisation:
                 self._stop_card(card)
                 journal.checkpoint = journal.checkpoint.without_card(card.device)
 
-    def undo_everywhere(self, uid: str, devices: Iterable[str]) -> None:
-        """Undo a claim of which it is not known who kept it: undoing what was never made is allowed. One of
-        another package that does not keep to that holds no claim back."""
+    def undo_everywhere(self, uid: str, devices: Iterable[str], *, cards: Iterable[Card] = ()) -> None:
+        """Undo a claim of which it is not known who kept it, and `cards` that nobody has then: undoing what
+        was never made is allowed. One of another package that does not keep to that holds no claim back."""
         for backend in self._backends.values():
             try:
                 for device in devices:
                     backend.unprepare(Share(uid, 0, device, uuid="", memory_bytes=None, cores=None))
+                for card in cards if backend.capabilities.per_card else ():
+                    backend.card_stop(card)
             except PrepareError as error:
                 if not isinstance(backend, ForeignBackend):
                     raise
@@ -191,13 +197,10 @@ class Realisation:
     def resume(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
         """At the start: undo the cards that no claim has, and let the backends go on with the others; what is
         left of the checkpoint. Never raises: what fails is logged."""
-        for card in checkpoint.cards if checkpoint else ():
-            if checkpoint and not self._card(card, checkpoint).shares:
-                try:
-                    self._stop_card(card)
-                    checkpoint = checkpoint.without_card(card.device)
-                except KoordraError as error:
-                    log.error("card_not_stopped", device=card.device, error=str(error))
+        if checkpoint is not None:
+            checkpoint, failed = self._without_idle(checkpoint)
+            for device, error in failed.items():
+                log.error("card_not_stopped", device=device, error=error)
         for backend in self._backends.values():
             try:
                 backend.resume(self._held(backend.name, checkpoint) if checkpoint else None)
@@ -205,10 +208,17 @@ class Realisation:
                 log.error("isolation_not_resumed", backend=backend.name, error=str(error))
         return checkpoint
 
-    def verify(self, checkpoint: Checkpoint) -> dict[str, str]:
-        """By device, what is wrong with how its card is kept."""
-        found = {}
-        for record in checkpoint.cards:
+    def verify(self, journal: Journal) -> dict[str, str]:
+        """By device, what is wrong with how its card is kept. One that no claim has, and that could not be
+        undone (a driver that comes after the plugin), is undone."""
+        checkpoint, failed = self._without_idle(journal.checkpoint)
+        if checkpoint != journal.checkpoint:
+            journal.put(checkpoint)
+        found = {
+            device: f"no claim has it any more, and it is not as it was: {error}"
+            for device, error in failed.items()
+        }
+        for record in (each for each in checkpoint.cards if each.device not in failed):
             backend = self._backends.get(record.isolation)
             try:
                 card = self._card(record, checkpoint)
@@ -223,8 +233,22 @@ class Realisation:
                 found[record.device] = problem
         return found
 
+    def _without_idle(self, checkpoint: Checkpoint) -> tuple[Checkpoint, dict[str, str]]:
+        """Undo the cards that no claim has; what is left of the checkpoint, and by device why one stays."""
+        failed = {}
+        for record in checkpoint.cards:
+            if self._card(record, checkpoint).shares:
+                continue
+            try:
+                self._stop_card(record)
+                checkpoint = checkpoint.without_card(record.device)
+            except KoordraError as error:
+                failed[record.device] = str(error)
+        return checkpoint, failed
+
     def _held(self, name: str, checkpoint: Checkpoint) -> Held:
         inventory = self._inventory()
+        cards = (self._card(card, checkpoint) for card in checkpoint.cards if card.isolation == name)
         return Held(
             shares=tuple(
                 share_of(claim, index, inventory)
@@ -232,7 +256,13 @@ class Realisation:
                 for index, device in enumerate(claim.devices)
                 if device.isolation == name
             ),
-            cards=tuple(self._card(card, checkpoint) for card in checkpoint.cards if card.isolation == name),
+            cards=tuple(card for card in cards if card.shares),
+            unknown=frozenset(
+                device.device
+                for claim in checkpoint.of_boot(inventory.boot_id)
+                for device in claim.devices
+                if claim.state is State.RECOVERED
+            ),
         )
 
     def _card(self, record: CardRecord, checkpoint: Checkpoint) -> Card:

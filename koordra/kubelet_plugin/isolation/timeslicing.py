@@ -61,8 +61,7 @@ class TimeSlicing(IsolationBackend):
     def card_stop(self, card: Card) -> None:
         mode = dict(card.journal).get(_MODE)
         if mode is not None:
-            self._cards.set_time_slice(card.uuid, _NUMBERS[TimeSlice.DEFAULT])
-            self._cards.set_compute_mode(card.uuid, ComputeMode(mode))
+            self._cards.restore(card.uuid, ComputeMode(mode), time_slice=_NUMBERS[TimeSlice.DEFAULT])
 
     def prepare(self, share: Share, config: GpuConfig, keep: Keep) -> Realised:
         del config, keep

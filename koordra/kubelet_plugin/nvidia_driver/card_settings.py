@@ -12,9 +12,15 @@ from enum import StrEnum
 from typing import Final
 
 from koordra.errors import PrepareError
-from koordra.kubelet_plugin.nvidia_driver.driver_programs import DriverPrograms
+from koordra.kubelet_plugin.nvidia_driver.driver_programs import DriverPrograms, ProgramFailed
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
 
 SMI: Final = "nvidia-smi"
+_GONE: Final = 6, 9, 15
+"""Of nvidia-smi's return codes (its manual, "Return value"): it finds no such card, the driver is not loaded,
+the card has fallen off the bus."""
 
 
 class ComputeMode(StrEnum):
@@ -52,6 +58,17 @@ class CardSettings:
         found = self.compute_mode(uuid)
         if found is not mode:
             raise PrepareError(f"{uuid} was to have the compute mode {mode}, and has {found}")
+
+    def restore(self, uuid: str, mode: ComputeMode, *, time_slice: int | None = None) -> None:
+        """As it was. A card that is gone took its settings with it, and holds no claim back."""
+        try:
+            if time_slice is not None:
+                self.set_time_slice(uuid, time_slice)
+            self.set_compute_mode(uuid, mode)
+        except ProgramFailed as error:
+            if error.code not in _GONE:
+                raise
+            log.warning("card_is_gone", uuid=uuid, error=str(error))
 
     def set_time_slice(self, uuid: str, number: int) -> None:
         """0 default, 1 short, 2 medium, 3 long; how long they are is the driver's, by model."""

@@ -25,6 +25,14 @@ _LONGEST: Final = 300
 _OWN_SHM: Final = 'mount --bind "$1" "$2/dev/shm" && shift 2 && exec "$@"'
 
 
+class ProgramFailed(PrepareError):
+    """The program ended with `code`."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class Command(Protocol):
     """How a program is run with arguments and an environment, and with a /dev/shm of its own. Raises
     PrepareError where there is none."""
@@ -98,5 +106,6 @@ class DriverPrograms:
             raise PrepareError(f"{what}: {error.strerror}") from error
         if done.returncode != 0:
             told = (done.stderr or done.stdout).strip()[:_LONGEST]
-            raise PrepareError(f"{what}: it ended with {done.returncode}: {told or 'nothing was said'}")
+            why = f"{what}: it ended with {done.returncode}: {told or 'nothing was said'}"
+            raise ProgramFailed(why, done.returncode)
         return done.stdout

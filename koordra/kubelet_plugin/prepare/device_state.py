@@ -272,7 +272,7 @@ class DeviceState:
     def verify_cards(self) -> dict[str, str]:
         """By device, what is wrong with the cards that isolation backends keep. Raises CheckpointError."""
         with self._lock.held():
-            return self._realisation.verify(self._stored.load())
+            return self._realisation.verify(Journal(self._stored.load(), self._stored.save))
 
     def records(self) -> tuple[ClaimRecord, ...]:
         """The claims that hold devices of this node now. Raises CheckpointError."""

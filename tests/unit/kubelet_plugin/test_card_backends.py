@@ -234,7 +234,8 @@ def test_without_the_program_nothing_is_left(cards: Cards, node: PluginNode) -> 
         raise PrepareError("the node's GPU driver has no nvidia-cuda-mps-control")
 
     programs = DriverPrograms(nothing)
-    own = MpsIsolation(node.paths.state, programs, CardSettings(DriverPrograms(cards.command)))
+    settings = CardSettings(DriverPrograms(cards.command))
+    own = MpsIsolation(node.paths.state, programs, settings, make_shm=lambda folder: None)
     assert not own.installed
     node.backends = {**node.backends, "mps": own}
     assert "has no nvidia-cuda-mps-control" in refusal(node, share(1))
@@ -307,3 +308,93 @@ def test_a_card_that_is_not_kept_is_told_by_its_claims(cards: Cards, node: Plugi
     watch.step()
     assert watch.problems == {}
     assert watched == ["changed", "changed"]
+
+
+@pytest.mark.parametrize("word", ["mps", "timeslicing"])
+def test_a_card_that_is_gone_holds_no_claim_back(cards: Cards, node: PluginNode, word: str) -> None:
+    plugin = node.plugin()
+    obj = share(1, isolation=word)
+    node.claims.put(obj)
+    plugin.prepare(ref_of(obj))
+    (cards.folder / cards.uuid()).unlink()
+    plugin.unprepare(ref_of(obj))
+    assert not node.checkpoint().claims
+    assert not node.checkpoint().cards
+    assert not cards.pipe.parent.exists()
+
+
+def test_a_card_that_does_not_answer_is_not_believed_to_be_gone(cards: Cards, node: PluginNode) -> None:
+    plugin = node.plugin()
+    node.claims.put(share(1))
+    plugin.prepare(ref_of(share(1)))
+    cards.set(cards.uuid(), refuses="in use by another client")
+    with pytest.raises(PrepareError, match="in use by another client"):
+        plugin.unprepare(ref_of(share(1)))
+    assert [each.device for each in node.checkpoint().cards] == [GPU_0]
+
+
+def test_no_daemon_is_started_for_a_card_that_nobody_has(cards: Cards, node: PluginNode) -> None:
+    """After a reboot, with a driver that comes after the plugin."""
+    prepare(node, share(1))
+    cards.kill_daemon()
+    cards.set(cards.uuid(), mode="DEFAULT")
+    machine = replace(node.inventory.machine, boot_id="another")
+    node.inventory = replace(node.inventory, machine=machine)
+    own, programs = node.backends["mps"], DriverPrograms(cards.command)
+    assert isinstance(own, MpsIsolation)
+
+    def no_driver(*_: object, **__: object) -> list[str]:
+        raise PrepareError("the node's GPU driver has no nvidia-smi")
+
+    own._cards = CardSettings(DriverPrograms(no_driver))
+    plugin = node.plugin()
+    (problem,) = plugin.verify_cards().values()
+    assert problem.startswith("no claim has it any more, and it is not as it was: ")
+    assert [each.device for each in node.checkpoint().cards] == [GPU_0]
+    own._cards = CardSettings(programs)
+    assert plugin.verify_cards() == {}
+    assert not node.checkpoint().cards
+    assert not cards.pipe.parent.exists()
+    assert cards.of()["mode"] == "DEFAULT"
+
+
+def test_a_lost_checkpoint_ends_no_daemon_below_its_clients(cards: Cards, node: PluginNode) -> None:
+    prepare(node, share(1))
+    prepare(node, share(2))
+    node.paths.checkpoint.unlink()
+    plugin = node.plugin()
+    assert cards.says("client 7 0") == "30 10240M\n"
+    assert cards.of()["mode"] == "EXCLUSIVE_PROCESS"
+    plugin.unprepare(ref_of(share(1)))
+    assert cards.says("client 7 0") == "30 10240M\n", "the other claim is still on the card"
+    plugin.unprepare(ref_of(share(2)))
+    assert cards.of()["mode"] == "DEFAULT"
+    assert not cards.pipe.parent.exists()
+
+
+def test_the_mode_of_a_lost_checkpoint_is_not_taken_for_the_cards_own(cards: Cards, node: PluginNode) -> None:
+    obj = share(1)
+    prepare(node, obj)
+    node.paths.checkpoint.unlink()
+    plugin = node.plugin()
+    plugin.prepare(ref_of(obj))
+    plugin.unprepare(ref_of(obj))
+    assert cards.of()["mode"] == "DEFAULT"
+
+
+def test_shared_memory_on_the_nodes_disk_is_refused(cards: Cards, node: PluginNode) -> None:
+    programs = DriverPrograms(cards.command)
+    on_disk = MpsIsolation(
+        node.paths.state, programs, CardSettings(programs), make_shm=lambda folder: "no shared mount"
+    )
+    node.backends = {**node.backends, "mps": on_disk}
+    assert "would fill the node's disk: no shared mount" in refusal(node, share(1))
+    assert cards.of()["mode"] == "DEFAULT"
+
+
+def test_looks_that_take_long_leave_the_node_time_to_prepare() -> None:
+    times = iter([0.0, 70.0, 100.0, 100.1])
+    watch = CardWatch(dict, lambda: None, clock=lambda: next(times))
+    slow, quick = watch.step(), watch.step()
+    assert (slow.at_least, slow.at_most) == (210.0, 210.0)
+    assert (quick.at_least, quick.at_most) == (2.5, 5.0)

@@ -48,12 +48,14 @@ log = get_logger(__name__)
 
 IN_CONTAINER: Final = "/run/koordra/mps"
 _MODE: Final = "computeMode"
+_SHM: Final = "5%"
+"""Of the node's memory: what containers leave there stays until the card has no share."""
 _READ_WRITE: Final = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 
 
 class MpsIsolation(IsolationBackend):
     """`shared`: claims of several namespaces may be on one card. `make_shm` makes the folder that is to be
-    /dev/shm."""
+    /dev/shm, and answers why it is no file system of its own."""
 
     name: Final = "mps"
     capabilities = Capabilities(memory=True, cores=True, per_card=True)
@@ -65,7 +67,7 @@ class MpsIsolation(IsolationBackend):
         cards: CardSettings,
         *,
         shared: bool = False,
-        make_shm: Callable[[Path], object] = lambda folder: make_folder(folder, "mode=1777"),
+        make_shm: Callable[[Path], str | None] = lambda folder: make_folder(folder, f"mode=1777,size={_SHM}"),
     ) -> None:
         self._folder = state / "mps" / "cards"
         self._programs, self._cards = programs, cards
@@ -95,7 +97,9 @@ class MpsIsolation(IsolationBackend):
     def card_start(self, card: Card, config: GpuConfig | None, keep: Keep) -> None:
         del config
         if _MODE not in dict(card.journal):
-            keep(((_MODE, self._cards.compute_mode(card.uuid)),))
+            # Its present mode is koordra's own where the folder is left of a lost checkpoint.
+            left = self._uuid_file(card.device).exists()
+            keep(((_MODE, ComputeMode.DEFAULT if left else self._cards.compute_mode(card.uuid)),))
         self._run_daemon(card)
 
     def card_stop(self, card: Card) -> None:
@@ -103,8 +107,10 @@ class MpsIsolation(IsolationBackend):
         if folder.exists():
             self._daemon(card).quit()
         mode = dict(card.journal).get(_MODE)
+        if mode is None and self._uuid_file(card.device).exists():
+            mode = ComputeMode.DEFAULT  # of a lost checkpoint
         if mode is not None:
-            self._cards.set_compute_mode(card.uuid, ComputeMode(mode))
+            self._cards.restore(card.uuid, ComputeMode(mode))
         try:
             remove_tree(folder, ["shm"])
         except (OSError, NodeError) as error:
@@ -129,17 +135,17 @@ class MpsIsolation(IsolationBackend):
 
     def resume(self, held: Held | None) -> None:
         """A daemon that went with the plugin's container is started again. Folders of cards that nobody has
-        are left of a plugin that lost its checkpoint."""
+        are left of a plugin that lost its checkpoint; they stay while claims have the card that may be its
+        clients."""
         if held is None:
             return
-        kept = {card.device for card in held.cards}
+        kept = held.unknown | {card.device for card in held.cards}
         for card in held.cards:
             self._run_daemon(card)
         for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
             if folder.name not in kept:
-                uuid = (folder / "uuid").read_text() if (folder / "uuid").exists() else ""
-                journal = ((_MODE, str(ComputeMode.DEFAULT)),) if uuid else ()
-                self.card_stop(Card(folder.name, uuid, journal=journal))
+                file = self._uuid_file(folder.name)
+                self.card_stop(Card(folder.name, file.read_text() if file.exists() else ""))
 
     def verify(self, card: Card) -> str | None:
         """Raises PrepareError for a daemon that cannot be started again."""
@@ -169,13 +175,19 @@ class MpsIsolation(IsolationBackend):
             try:
                 for folder, mode in ((daemon.pipe, 0o755), (daemon.log, 0o700)):
                     folder.mkdir(parents=True, exist_ok=True, mode=mode)
-                self._make_shm(daemon.shm)
-                (daemon.pipe.parent / "uuid").write_text(card.uuid)
+                why_not = self._make_shm(daemon.shm)
+                if why_not is not None:
+                    raise PrepareError(f"isolation mps: {daemon.shm} would fill the node's disk: {why_not}")
+                self._uuid_file(card.device).write_text(card.uuid)
             except OSError as error:
                 raise PrepareError(f"isolation mps: {error.filename}: {error.strerror}") from error
             daemon.start()
         daemon.limit(_largest(card))
         self._cards.set_compute_mode(card.uuid, ComputeMode.EXCLUSIVE_PROCESS)
+
+    def _uuid_file(self, device: str) -> Path:
+        """There from before the first start of the card's daemon until the card is as it was."""
+        return self._folder / device / "uuid"
 
     def _daemon(self, card: Card) -> MpsDaemon:
         folder = self._folder / card.device
