@@ -31,7 +31,7 @@ from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
-from koordra.kubelet_plugin.publish.resource_slices import generation_of, with_devices
+from koordra.kubelet_plugin.publish.slice_content import generation_of, with_devices
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
 from koordra.node_state.strict_json import load

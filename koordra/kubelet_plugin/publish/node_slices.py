@@ -42,7 +42,8 @@ from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.publish.devices import NO_ABSENT_DEVICES, AbsentDevices, Mode, whole_of
 from koordra.kubelet_plugin.publish.hand_over import Standing
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
-from koordra.kubelet_plugin.publish.resource_slices import build_slices, with_devices
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.kubelet_plugin.publish.slice_content import with_devices
 from koordra.logs import get_logger
 
 CORDON_PREFIX: Final = "cordon.koordra.io/"

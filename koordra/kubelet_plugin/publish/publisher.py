@@ -33,7 +33,7 @@ from koordra.errors import Conflict, NotFound
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange, ModeStep, quarantined
-from koordra.kubelet_plugin.publish.resource_slices import generation_of, same_content
+from koordra.kubelet_plugin.publish.slice_content import generation_of, same_content
 from koordra.logs import get_logger
 from koordra.process.wakeable import Pause, Wakeable
 

@@ -27,13 +27,13 @@ device, 64 bytes a string.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names
 from koordra.api.kinds import RESOURCE_SLICES
-from koordra.api.objects import Fields, Object
+from koordra.api.objects import Object
 from koordra.api.opaque.isolation import LIMITED, IsolationPolicy
 from koordra.kubelet_plugin.publish.cni_resources import CniResource, cni_attributes
 from koordra.kubelet_plugin.publish.devices import (
@@ -147,41 +147,6 @@ def build_slices(
 
 def _parts(items: list[Object], size: int) -> list[list[Object]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-def same_content(old: Sequence[Fields], new: Sequence[Fields]) -> bool:
-    """Whether the pool's slices as they are, in one generation, have the content of the wanted ones: then
-    nothing is written."""
-    return len(set(map(generation_of, old))) == 1 and _content(old) == _content(new)
-
-
-def generation_of(one: Fields) -> int:
-    return int(((one.get("spec") or {}).get("pool") or {}).get("generation") or 0)
-
-
-def _content(slices: Sequence[Fields]) -> Object:
-    """The content of slices without their generation, by name, and without the time that the API server adds
-    to taints."""
-    return {
-        one["metadata"]["name"]: (
-            {"devices": [], **one["spec"], "pool": {**one["spec"]["pool"], "generation": 0}},
-            [owner.get("uid") for owner in one["metadata"].get("ownerReferences", ())],
-        )
-        for one in with_devices(slices, _undated)
-    }
-
-
-def _undated(device: Object) -> Object:
-    return {**device, "taints": [{**taint, "timeAdded": None} for taint in (device.get("taints") or ())]}
-
-
-def with_devices(slices: Sequence[Any], change: Callable[[Object], Object]) -> list[Object]:
-    return [
-        {**one, "spec": {**one["spec"], "devices": [change(device) for device in one["spec"]["devices"]]}}
-        if one["spec"].get("devices")
-        else one
-        for one in slices
-    ]
 
 
 def build_devices(

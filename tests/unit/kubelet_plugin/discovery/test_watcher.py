@@ -30,7 +30,8 @@ from koordra.kubelet_plugin.discovery.reading import boot_id, discover, probe
 from koordra.kubelet_plugin.discovery.watcher import ONE_REPORT_IN, MachineWatcher, WatchTiming
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
-from koordra.kubelet_plugin.publish.resource_slices import build_slices, same_content
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.kubelet_plugin.publish.slice_content import same_content
 from koordra.node_state.disk import Disk
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
