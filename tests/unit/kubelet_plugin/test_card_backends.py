@@ -374,9 +374,10 @@ def test_a_lost_checkpoint_ends_no_daemon_below_its_clients(cards: Cards, node: 
 
 def test_the_mode_of_a_lost_checkpoint_is_not_taken_for_the_cards_own(cards: Cards, node: PluginNode) -> None:
     obj = share(1)
-    prepare(node, obj)
-    node.paths.checkpoint.unlink()
     plugin = node.plugin()
+    node.claims.put(obj)
+    plugin.prepare(ref_of(obj))
+    node.paths.checkpoint.unlink()
     plugin.prepare(ref_of(obj))
     plugin.unprepare(ref_of(obj))
     assert cards.of()["mode"] == "DEFAULT"

@@ -14,6 +14,8 @@ from koordra.api import names
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.isolation.mig.backend import PATIENCE, MigIsolation
+from koordra.kubelet_plugin.isolation.mig.instances import InstanceInUse, InstancesOfCard
+from koordra.kubelet_plugin.isolation.mig.journal import Journal, Place
 from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
@@ -202,6 +204,28 @@ def test_a_claim_ends_while_the_driver_is_to_be_free(node: CutNode, card: MigCar
     node.library.take_up()
     node.plugin().prepare(ref_of(wanted(node, 2, "1g10gb-0")))
     assert card.instances() == [(card.place("1g.10gb", 0), 1)]
+
+
+def test_an_instance_that_stays_is_in_the_way_of_its_own_card_alone(
+    node: CutNode, card: MigCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim ended while the driver was to be free, and the driver stayed, with a process on it."""
+    remove = InstancesOfCard.remove
+
+    def busy(self: InstancesOfCard, journal: Journal) -> None:
+        if journal in node.mig._left:
+            raise InstanceInUse(f"{journal.place} is still used")
+        remove(self, journal)
+
+    monkeypatch.setattr(InstancesOfCard, "remove", busy)
+    node.mig._left.append(Journal(Place("GPU-other", 19, 0, 1)))
+    node.plugin().prepare(ref_of(wanted(node, 1)))
+    node.plugin().unprepare(ref_of(wanted(node, 1)))
+    assert card.instances() == []
+    assert len(node.mig._left) == 1
+    node.mig._left.append(Journal(card.place("1g.20gb", 6)))
+    with pytest.raises(PrepareError, match="is still used"):
+        node.plugin().prepare(ref_of(wanted(node, 1)))
 
 
 def test_without_nvml_nothing_is_begun(node: CutNode, card: MigCard) -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.opaque.parameters import GpuConfig
@@ -36,9 +36,12 @@ from koordra.kubelet_plugin.isolation.mig.instances import InstanceInUse, Instan
 from koordra.kubelet_plugin.isolation.mig.journal import Journal, Place
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLetGo, NvmlLibrary, NvmlUnavailable
 from koordra.kubelet_plugin.publish.devices import MigDevice, mig_devices
+from koordra.logs import get_logger
 from koordra.node_state.prepared_claim import GuardedDevice
 from koordra.topology.location import DeviceNode
 from koordra.topology.machine import Machine
+
+log = get_logger(__name__)
 
 PATIENCE: Final = 120.0
 """Seconds for which the processes of a claim that ended may stay on its instance."""
@@ -147,14 +150,24 @@ class MigIsolation(IsolationBackend):
                 raise PrepareError(f"DeviceUnhealthy: {device.name}: {node}; check /proc/driver/nvidia-caps")
         return (card, *(node for node in found if isinstance(node, DeviceNode)))
 
+    def _remove_left(self, nvml: Any, card: str) -> None:
+        """What the driver was to take along. An instance that is still used is in the way of its own card
+        alone."""
+        for left in tuple(self._left):
+            try:
+                InstancesOfCard(nvml, left.place.card).remove(left)
+            except PrepareError as error:
+                if left.place.card == card:
+                    raise
+                log.warning("mig_instance_left", place=str(left.place), error=str(error))
+            else:
+                self._left.remove(left)
+
     @contextmanager
     def _card(self, uuid: str) -> Iterator[InstancesOfCard]:
         try:
             with self._library.session() as nvml:
-                while self._left:
-                    left = self._left[-1]
-                    InstancesOfCard(nvml, left.place.card).remove(left)
-                    self._left.pop()
+                self._remove_left(nvml, uuid)
                 yield InstancesOfCard(nvml, uuid)
         except NvmlLetGo as error:
             raise _DriverGoes(f"Tainted: the driver is to be free: {error}") from error
