@@ -66,6 +66,7 @@ FOUND = {
     10_300_525: "a hold whose creation had no answer was forgotten, and its card went to another claim",
     10_201_365: "that a head without a place gets a worker's of its own gang was not known to the model",
     9_002_307: "a launcher that came past its gate and ran started its gang, member by member",
+    11_203_545: "a lost worker's place went where one for another worker could not be held as well",
     6_002_988: "what one write both holds and moves was not known to the model",
 }
 """Seeds of the soak that failed once, and what was the matter."""

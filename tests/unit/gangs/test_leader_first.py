@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import pytest
 
@@ -20,8 +21,9 @@ from koordra.controller.gangs.declared.annotations import (
 )
 from koordra.controller.gangs.declared.workload_kind import LWS
 from koordra.controller.gangs.expected import leader_first
+from koordra.errors import Forbidden
 from tests.fakes.joint_cluster import JointCluster, claim, explode_at, pod
-from tests.fakes.kube_api import Killed
+from tests.fakes.kube_api import Killed, Write
 from tests.unit.gangs.workload_pods import KINDS, mpi
 
 FIRST = {GANG_START: "LeaderFirst"}
@@ -304,6 +306,46 @@ def test_a_leader_that_is_lost_before_its_worker_came_finds_both_places_again() 
     groups.go(0)
     assert groups.running() == ["serve-0", "serve-0-1"]
     assert cluster.allocation("single") is None
+
+
+def refuse_new_holds(write: Write) -> None:
+    if write.verb == "create" and write.kind == DEVICE_HOLDS.plural:
+        raise Forbidden("exceeded quota", code=403)
+
+
+def refuse_the_leaders_devices(write: Write) -> None:
+    if write.kind == RESOURCE_CLAIMS.plural and write.subresource == "status":
+        raise Forbidden("not now", code=403)
+
+
+@pytest.mark.parametrize("refuse", [refuse_new_holds, refuse_the_leaders_devices])
+def test_what_a_lost_worker_had_is_held_on_where_its_leader_cannot_go_again(
+    refuse: Callable[[Write], None],
+) -> None:
+    """The place of another lost worker was taken, and the group waits for it. What is held ends as if nobody
+    had tried."""
+    cluster = JointCluster(nodes=1, gpus=3)
+    groups = Groups(cluster, size=3)
+    groups.make(0)
+    groups.go(0)
+    groups.lose("serve-0", "serve-0-1", "serve-0-2")
+    cluster.settle()
+    (hold,) = cluster.api.all(DEVICE_HOLDS)
+    seats = [seat for seat in hold["spec"]["seats"] if seat["name"] != "serve/0/2"]
+    cluster.api.edit(DEVICE_HOLDS, objects.name(hold), lambda one: one["spec"].update(seats=seats))
+    cluster.pass_time(20)
+    cluster.api.before = refuse
+    groups.make(0)
+    cluster.settle()
+    lost = [seat for one in cluster.api.all(DEVICE_HOLDS) for seat in one["spec"]["seats"] if seat["pod"]]
+    assert {seat["name"] for seat in lost if seat["until"]} == {"serve/0/0", "serve/0/1"}
+    if refuse is refuse_new_holds:
+        assert sorted(seat["until"] for seat in lost) == sorted(seat["until"] for seat in seats)
+    cluster.api.before = lambda _write: None
+    cluster.pass_time(300)
+    groups.go(0)
+    assert groups.running() == ["serve-0", "serve-0-1", "serve-0-2"]
+    cluster.assert_no_device_twice()
 
 
 def ranks(cluster: JointCluster) -> dict[str, tuple[int, int]]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from koordra.api import objects
@@ -262,7 +263,8 @@ class DeviceHolds:
         return pod is None or objects.is_deleting(pod)
 
     def reserve(self, gang: Gang, seats: Sequence[Seat]) -> bool:
-        """Hold these for members that do not exist yet, from now on; whether they are held. Raises
+        """Hold these for members that do not exist yet, from now on; whether they are held. A seat that was
+        lost stays its member's, with its new place: if others cannot be held, it ends when it did. Raises
         ApiUnreachable."""
         seconds = int(gang.terms.hold)
         until = after(self._context.writer.now(), seconds)
@@ -270,22 +272,29 @@ class DeviceHolds:
         priority = -gang.urgency[0]
         if self._held_in[gang.ref.namespace] + len(wanted) > MOST_HELD:
             return False
-        for _, hold in sorted(self._of_gang.get(gang.key, {}).items()):
-            kept = tuple(wanted.pop(seat.name, seat) if seat.until else seat for seat in hold.seats)
+        holds = [hold for _, hold in sorted(self._of_gang.get(gang.key, {}).items())]
+        ends = {seat.pod: seat.until for hold in holds for seat in hold.seats if seat.until and seat.pod}
+        for hold in holds:
+            kept = tuple(
+                replace(wanted.pop(seat.name), pod=seat.pod) if seat.until and seat.name in wanted else seat
+                for seat in hold.seats
+            )
             self._change(replace(hold, seats=kept, seconds=seconds, priority=priority), hold)
         new = list(wanted.values())
         while new:
             if not self._create(gang, new[:MOST_SEATS], seconds, priority):
-                self.release(gang.key)
+                self.release(gang.key, ends)
                 return False
             new = new[MOST_SEATS:]
         return True
 
-    def release(self, gang: str) -> None:
-        """End the holds of places that nobody had yet. Raises ApiUnreachable."""
+    def release(self, gang: str, ends: Mapping[str, str] = MappingProxyType({})) -> None:
+        """End the holds of places that nobody had yet; `ends`: by pod, when others end. Raises
+        ApiUnreachable."""
         for _, hold in sorted(self._of_gang.get(gang, {}).items()):
-            kept = tuple(seat for seat in hold.seats if seat.pod or not seat.until)
-            self._change(replace(hold, seats=kept), hold)
+            kept = [seat for seat in hold.seats if seat.pod or not seat.until]
+            seats = tuple(replace(seat, until=ends.get(seat.pod, seat.until)) for seat in kept)
+            self._change(replace(hold, seats=seats), hold)
 
     def kept(self, gang: str) -> Kept:
         """What is held for the gang and nobody has."""
