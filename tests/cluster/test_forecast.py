@@ -35,7 +35,7 @@ pytestmark = pytest.mark.cluster
 
 EXAMPLES: Final = int(os.environ.get("KOORDRA_EXAMPLES", "3"))
 FIRST: Final = int(os.environ.get("KOORDRA_SEED", "0"))
-QUIET: Final = 2.0
+QUIET: Final = 4.0
 """Seconds without a change of any claim after which nothing is to come."""
 CLASSES: Final = {"gpu.koordra.io": "gpu-case.koordra.io", "nic.koordra.io": "nic-case.koordra.io"}
 READ: Final = (

@@ -30,6 +30,7 @@ CALLS = {
     "nvmlDeviceGetMemoryInfo": "memory_bytes",
     "nvmlDeviceGetArchitecture": "architecture",
     "nvmlDeviceGetCudaComputeCapability": "compute_capability",
+    "nvmlDeviceGetNumGpuCores": "multiprocessors",
     "nvmlDeviceGetMigMode": "mig_enabled",
 }
 """Call -> the fact that is lost when it fails; None where the whole GPU is."""
@@ -57,6 +58,7 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetMemoryInfo": lambda *_: SimpleNamespace(total=85899345920, reserved=378535936),
     "nvmlDeviceGetArchitecture": lambda _: 9,
     "nvmlDeviceGetCudaComputeCapability": lambda _: (9, 0),
+    "nvmlDeviceGetNumGpuCores": lambda _: 132 * 128,
     "nvmlDeviceGetMigMode": lambda _: [0, 0],
     "nvmlDeviceGetFieldValues": unsupported,
     "nvmlDeviceGetGpuInstanceProfileInfo": unsupported,
@@ -107,7 +109,7 @@ def test_everything_is_read_and_the_library_closed(library: Library) -> None:
     (gpu,) = facts.gpus
     assert (gpu.location.bus_id, gpu.uuid, gpu.minor) == ("0000:0f:00.0", UUID, 3)
     assert (gpu.memory_bytes, gpu.architecture, gpu.compute_capability) == (85520809984, "Hopper", "9.0")
-    assert gpu.mig_enabled is False
+    assert (gpu.mig_enabled, gpu.multiprocessors) == (False, 132)
     assert gpu.nvlinks == (
         NvLink("0000:1a:00.0", 3, to_switch=True),
         NvLink("0000:2d:00.0", 1, to_switch=False),
