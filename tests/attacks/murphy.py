@@ -75,7 +75,7 @@ MURPHY: Final = (
         "namespace-deleted",
         "somebody deletes the namespace koordra-system, with the programs, their accounts, the Lease, the keys and all ConfigMaps in it",
         "detected",
-        "what runs goes on, with its devices. Claims for koordra's classes are refused, all others and all pods come in, and wait. "
+        "what runs goes on, with its devices. Claims with parameters of koordra's, and those of namespaces with quotas, are refused, all others and all pods come in, and wait. "
         "Apply the manifests again: what waited is placed, and nothing is given twice. What was learned of the workload is learned anew",
         seen=(answer("failed calling webhook"),),
         own_cluster=True,

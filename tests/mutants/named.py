@@ -21,38 +21,30 @@ TEXTS: Final = (
         (
             "            self._files.remove(ref.uid)\n"
             "            if record is not None:\n"
-            "                checkpoint = checkpoint.without(ref.uid)\n"
-            "                self._checkpoint.save(checkpoint)\n"
-            "                self._imex.settle(checkpoint.claims)\n"
+            "                journal.put(journal.checkpoint.without(ref.uid))\n"
         ),
         (
             "            if record is not None:\n"
-            "                checkpoint = checkpoint.without(ref.uid)\n"
-            "                self._checkpoint.save(checkpoint)\n"
-            "                self._imex.settle(checkpoint.claims)\n"
+            "                journal.put(journal.checkpoint.without(ref.uid))\n"
             "            self._files.remove(ref.uid)\n"
+            "            if record is not None:\n"
         ),
     ),
     (
         "checkpoint",
         "Unprepare stops the isolation after the record is gone",
         (
-            "            if record is not None:\n"
-            "                self._stop_isolation(record)\n"
+            "                self._realisation.undo(journal, record)\n"
             "            self._files.remove(ref.uid)\n"
             "            if record is not None:\n"
-            "                checkpoint = checkpoint.without(ref.uid)\n"
-            "                self._checkpoint.save(checkpoint)\n"
-            "                self._imex.settle(checkpoint.claims)\n"
+            "                journal.put(journal.checkpoint.without(ref.uid))\n"
         ),
         (
+            "                pass\n"
             "            self._files.remove(ref.uid)\n"
             "            if record is not None:\n"
-            "                checkpoint = checkpoint.without(ref.uid)\n"
-            "                self._checkpoint.save(checkpoint)\n"
-            "                self._imex.settle(checkpoint.claims)\n"
-            "            if record is not None:\n"
-            "                self._stop_isolation(record)\n"
+            "                journal.put(journal.checkpoint.without(ref.uid))\n"
+            "                self._realisation.undo(journal, record)\n"
         ),
     ),
     (

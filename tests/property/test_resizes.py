@@ -171,7 +171,7 @@ class World:
 
     def plugin_steps(self) -> None:
         left = self.random.randrange(8) if self.random.random() < 0.4 else 1 << 30
-        put = region._put
+        put = region.put
 
         def dies(policy: Any, at: int, value: int) -> None:
             nonlocal left
@@ -180,14 +180,14 @@ class World:
                 raise Killed
             put(policy, at, value)
 
-        region._put = dies  # type: ignore[assignment]
+        region.put = dies  # type: ignore[assignment]
         try:
             self.plugin.step()
         except Killed:
             self.story.append("  plugin killed")
             self.restart()
         finally:
-            region._put = put
+            region.put = put
 
     def tells(self) -> None:
         """The claims' statuses, which may be from before the plugin's last step."""

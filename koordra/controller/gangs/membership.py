@@ -32,10 +32,9 @@ from koordra.controller.cache.pod_index import PodClaims, PodEntry
 from koordra.controller.cache.ungate_tracker import UngateTracker
 from koordra.controller.gangs.declared.annotations import COMMITTED
 from koordra.controller.gangs.declared.gang_ref import GangRef, Source, gang_of
-from koordra.controller.gangs.declared.member_index import MemberIndex, member_indexes
+from koordra.controller.gangs.declared.member_index import MemberIndex, member_indexes, role_of_pod
 from koordra.controller.gangs.declared.roles import ended_role
 from koordra.controller.gangs.declared.terms import Terms, terms_of
-from koordra.controller.gangs.declared.topology_terms import role_of_pod
 from koordra.controller.gangs.declared.workload_kind import JOBSET_UID
 from koordra.placement.request.claim_groups import Urgency, urgency
 

@@ -50,10 +50,9 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.claims import Users
-from koordra.controller.gangs.declared.annotations import GANG_BY, GANG_START_AFTER
+from koordra.controller.gangs.declared.annotations import GANG_BY, GANG_START_AFTER, starts_after
 from koordra.controller.gangs.declared.gang_by import WHOLE
-from koordra.controller.gangs.declared.roles import starts_after
-from koordra.controller.gangs.declared.topology_terms import role_of_pod
+from koordra.controller.gangs.declared.member_index import role_of_pod
 from koordra.controller.gangs.declared.workload_kind import late_words
 
 if TYPE_CHECKING:
@@ -229,7 +228,11 @@ def _short_role(gang: Gang, have: Sequence[Member]) -> str:
     uids = {member.uid for member in have}
     for role in gang.terms.roles:
         missing = role.lacks(uids)
-        if missing and not role.pods and any(role.name in starts_after(one.pod) for one in gang.members):
+        if (
+            missing
+            and not role.pods
+            and any(role.name in starts_after(objects.annotations_of(one.pod)) for one in gang.members)
+        ):
             there = ", ".join(sorted({role_of_pod(member.pod) for member in gang.members} - {""})) or "none"
             return f"of role {role.name[:60]!r}, which {GANG_START_AFTER} names, nobody (roles that are there: {there})"
         if missing:

@@ -301,9 +301,9 @@ class DeviceState:
             # A failed save may still have replaced the checkpoint, so it is rolled back too.
             journal.save(journal.checkpoint)
             made = self._realisation.realise(journal, decision.shares)
-            record = finished(decision, made, node=node, kept=journal.checkpoint)
+            record = finished(decision, made, node=node, kept=journal.checkpoint).completed()
             self._write_files(record)
-            journal.put(journal.checkpoint.with_claim(record.completed()))
+            journal.put(journal.checkpoint.with_claim(record))
         except KoordraError:
             try:
                 self._rolled_back(journal.checkpoint, journal.checkpoint.get(started.ref.uid) or started)

@@ -111,7 +111,7 @@ def test_native_classes_have_the_names_and_never_match_a_joint_device() -> None:
         (selector,) = obj["spec"]["selectors"]
         assert 'allocator == "scheduler"' in selector["cel"]["expression"]
         assert compile_error(selector["cel"]["expression"]) is None
-    profiles = {row["name"] for rows in cards().values() for row in rows}
+    profiles = {row["name"] for card in cards().values() for row in card["profiles"]}
     assert {f"nvidia.com/mig-{name.replace('+', '.')}" for name in profiles} == set(called[1:])
 
 

@@ -29,8 +29,9 @@ def test_every_argument_is_one_of_the_program() -> None:
     assert container["args"][0] == "nri"
     added = [
         change["value"]
-        for name in ("validate", "evict", "koordinator", "pod-network", "refuse-privileged")
+        for name in ("validate", "evict", "koordinator", "../pod-network", "refuse-privileged")
         for patch in documents(f"{name}/kustomization.yaml")[0]["patches"]
+        if patch["target"]["name"] == "koordra-nri"
         for change in yaml.safe_load(patch["patch"])
         if change["path"].endswith("/args/-")
     ]

@@ -1,7 +1,8 @@
-"""The annotations about gangs, those of tenants and those of the controller; a number as pods write it."""
+"""The annotations about gangs, those of tenants and of the controller; numbers and roles as pods write."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from koordra.api import names
@@ -75,3 +76,8 @@ _MOST_DIGITS: Final = 9
 def whole_number(text: str) -> int | None:
     """None where it is none, or is too long to be meant."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
+def starts_after(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """The roles that a pod with these names."""
+    return tuple(filter(None, map(str.strip, annotations.get(GANG_START_AFTER, "").split(","))))

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.controller.gangs.declared.annotations import whole_number
+from koordra.controller.gangs.declared.annotations import GANG_ROLE, whole_number
 from koordra.controller.gangs.declared.workload_kind import kind_of, role_of, told
 
 _FIRST: Final = ("launcher", "chief", "master", "head", "leader", "driver")
@@ -83,3 +83,14 @@ def _place(role: str, pod: Mapping[str, Any]) -> int:
     if role in _FIRST:
         return _FIRST.index(role)
     return _LATE if role in _BEFORE_LAST else _OTHERS
+
+
+def workload_role(pod: Object) -> str:
+    """What the pod does, as its workload calls it."""
+    index = member_index_of(pod)
+    return "" if index is None else "/".join(dict.fromkeys(filter(None, (index.role, *index.apart))))
+
+
+def role_of_pod(pod: Object) -> str:
+    """The part that the pod says it is in; else what its workload calls it."""
+    return objects.annotations_of(pod).get(GANG_ROLE, "") or workload_role(pod)

@@ -21,11 +21,13 @@ from koordra.controller.gangs.declared.annotations import (
     GANG_ROLE_MAX,
     GANG_ROLE_MIN,
     GANG_START_AFTER,
+    starts_after,
 )
 from koordra.controller.gangs.declared.gang_ref import KOORDINATOR, GangRef
+from koordra.controller.gangs.declared.member_index import role_of_pod
 from koordra.controller.gangs.declared.said import Said
 from koordra.controller.gangs.declared.subgroups import Subgroups
-from koordra.controller.gangs.declared.topology_terms import by, is_inside, role_of_pod
+from koordra.controller.gangs.declared.topology_terms import by, is_inside
 from koordra.controller.gangs.declared.workload_kind import VOLCANO, told
 
 MOST_BEFORE: Final = 16
@@ -106,7 +108,9 @@ class StartOrder(NamedTuple):
 
 def start_order(pods: Sequence[Object], problems: list[str], ended: Collection[str]) -> StartOrder:
     """`ended`: roles of which somebody has ended well, as `ended_role` calls them."""
-    telling = {objects.uid(pod): words for pod in pods if (words := starts_after(pod))}
+    telling = {
+        objects.uid(pod): words for pod in pods if (words := starts_after(objects.annotations_of(pod)))
+    }
     longest = max(map(len, telling.values()), default=0)
     if longest > MOST_BEFORE:
         problems.append(f"{GANG_START_AFTER} names {longest} roles: {MOST_BEFORE} at most")
@@ -138,12 +142,6 @@ def start_order(pods: Sequence[Object], problems: list[str], ended: Collection[s
 def ended_role(name: str) -> str:
     """A role of which somebody has ended well, among those who are Ready."""
     return f"role {name}"
-
-
-def starts_after(pod: Object) -> tuple[str, ...]:
-    """The roles that it names."""
-    said = objects.annotations_of(pod).get(GANG_START_AFTER, "").split(",")
-    return tuple(filter(None, map(str.strip, said)))
 
 
 def _is_circular(after: Mapping[str, Collection[str]]) -> bool:

@@ -34,6 +34,7 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import whole_number
 from koordra.controller.gangs.declared.gang_ref import KAI, KOORDINATOR, GangRef, Source, joined_groups
+from koordra.controller.gangs.declared.member_index import workload_role
 from koordra.controller.gangs.declared.said import Said
 from koordra.controller.gangs.declared.subgroups import Subgroups, levels_of, required_domain
 from koordra.controller.gangs.declared.topology_terms import (
@@ -44,7 +45,6 @@ from koordra.controller.gangs.declared.topology_terms import (
     checked,
     own_wishes,
     part_of,
-    workload_role,
 )
 from koordra.controller.gangs.declared.workload_kind import EXCLUSIVE, told
 from koordra.placement.gang import Slices

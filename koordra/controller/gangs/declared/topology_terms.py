@@ -34,7 +34,7 @@ from koordra.controller.gangs.declared.annotations import (
     GANG_TOPOLOGY_PREFERRED,
     whole_number,
 )
-from koordra.controller.gangs.declared.member_index import member_index_of
+from koordra.controller.gangs.declared.member_index import role_of_pod
 from koordra.controller.gangs.declared.said import Said
 from koordra.placement.gang import Slices
 
@@ -240,17 +240,6 @@ def by(pods: Iterable[Object], key: Callable[[Object], str]) -> dict[str, list[O
     for pod in pods:
         found.setdefault(key(pod), []).append(pod)
     return found
-
-
-def workload_role(pod: Object) -> str:
-    """What the pod does, as its workload calls it."""
-    index = member_index_of(pod)
-    return "" if index is None else "/".join(dict.fromkeys(filter(None, (index.role, *index.apart))))
-
-
-def role_of_pod(pod: Object) -> str:
-    """The part that the pod says it is in; else what its workload calls it."""
-    return objects.annotations_of(pod).get(GANG_ROLE, "") or workload_role(pod)
 
 
 def _role(pod: Object) -> str:
