@@ -385,7 +385,7 @@ CONTAINERS: Final = (
     ),
     Attack(
         "past-the-limiter",
-        "a program goes past the limiter: root renames /etc or the limiter's folders, an LD_PRELOAD or a loader of the program's own "
+        "a program goes past the limiter: root renames /etc or the limiter's folders or puts a region of its own beside the claim's, an LD_PRELOAD or a loader of the program's own "
         "(Nix has one), a changed copy of the limiter's paths in another mount namespace or below a chroot, static code, requests of its own on the device nodes",
         "detected",
         "within 10 s, by NVML's bytes and processes against the region: condition `Limited: False`, OutsideLimiter for a process without a "

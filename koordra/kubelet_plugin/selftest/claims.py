@@ -89,8 +89,7 @@ class WantedClaim:
 @dataclass(frozen=True, slots=True)
 class AppliedClaim:
     """A prepared claim, and what its CDI spec says. `limit` is the memory that a limiter keeps it to, None
-    for none; `region` the limiter's folder of the claim, None without one; `regions` the folder of all
-    claims' regions."""
+    for none; `region` the limiter's folder of the claim, None without one."""
 
     name: str
     uid: str
@@ -99,7 +98,6 @@ class AppliedClaim:
     spec: Object
     edits: ContainerEdits
     hooks: tuple[Object, ...]
-    regions: Path
     region: Path | None
 
 
@@ -169,7 +167,6 @@ class ClaimPreparation:
                 spec=spec,
                 edits=edits_of(spec, devices),
                 hooks=hooks_of(spec, devices),
-                regions=self.limiter.claims,
                 region=self.limiter.claims / uid if limited else None,
             )
         finally:

@@ -5,9 +5,9 @@ where the driver is what the spec brings, as in an image. Needs root, mounts and
 
 `process`: a plain process, for machines that are containers themselves and may not mount. The spec's
 variables are its environment; of the spec's mounts the libraries are links in a folder that stands in
-LD_LIBRARY_PATH, and the limiter is told where its region and the driver are. Device nodes, ld cache, hooks
-and everything else that a mount namespace has are not tried there, and the driver of the machine itself
-stays reachable.
+LD_LIBRARY_PATH, and the limiter is told where its region (no other claim's) and the driver are. Device
+nodes, ld cache, hooks and everything else that a mount namespace has are not tried there, and the driver of
+the machine itself stays reachable.
 
 Programs of both get the same variables of this process and no others (report.allowed_environment), without
 those that choose cards, platforms or allocators, without folders of libraries that hold the machine's driver,
@@ -178,17 +178,20 @@ class ProcessContainer:
 
     def command(self, claim: AppliedClaim, argv: Sequence[str], settings: Mapping[str, str]) -> Command:
         links, behind = self._folder / "links" / claim.uid, self._folder / "links" / f"{claim.uid}-driver"
-        for folder in (links, behind):
+        regions = self._folder / "links" / f"{claim.uid}-regions"
+        for folder in (links, behind, regions):
             folder.mkdir(parents=True, exist_ok=True)
         for mount in claim.edits.mounts:
             parent, _, name = mount.container_path.rpartition("/")
             if ".so" in name:
                 link = (behind if parent == DRIVER_FOLDER else links) / name
-                link.unlink(missing_ok=True)
-                link.symlink_to(mount.host_path)
+                _link(link, mount.host_path)
+        if claim.region:
+            # What is paid in any region that the limiter finds counts, so it finds this claim's alone.
+            _link(regions / claim.uid, claim.region)
         variables = _in_container(self._folder)
         libraries = filter(None, (str(links), variables.get("LD_LIBRARY_PATH", "")))
-        limiter = {"KOORDRA_DRIVER_FOLDER": str(behind), "KOORDRA_LIMITER_FOLDER": str(claim.regions)}
+        limiter = {"KOORDRA_DRIVER_FOLDER": str(behind), "KOORDRA_LIMITER_FOLDER": str(regions)}
         return Command(
             tuple(argv),
             {
@@ -201,3 +204,8 @@ class ProcessContainer:
                 **settings,
             },
         )
+
+
+def _link(link: Path, target: str | Path) -> None:
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)

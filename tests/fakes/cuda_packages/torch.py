@@ -8,9 +8,10 @@ one does."""
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import types
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 
@@ -18,7 +19,10 @@ from koordra.kubelet_plugin.selftest.programs.cuda_driver import OUT_OF_MEMORY, 
 
 __version__ = "2.11.0+fake"
 uint8 = "uint8"
-LARGEST = 1024
+LARGEST = 1 << 20
+"""Numbers that are computed with; what has more is not looked at."""
+SMALL, LARGE = b"spin 20000", b"spin 1000000"
+"""Kernels by the nanoseconds they take; a product of large matrices is a large one."""
 version = types.SimpleNamespace(cuda="13.0")
 
 
@@ -59,19 +63,20 @@ class Memory:
 class Kernels:
     """What an operation on the card launches: a kernel that takes as long as its name says."""
 
-    function: Any = None
-    replayed: list[int] | None = None
+    functions: ClassVar[dict[bytes, Any]] = {}
+    replayed: list[bytes] | None = None
 
     @classmethod
-    def launch(cls, driver: CudaDriver) -> None:
+    def launch(cls, driver: CudaDriver, name: bytes) -> None:
         if cls.replayed is not None:
-            cls.replayed.append(1)
+            cls.replayed.append(name)
             return
-        if cls.function is None:
-            module, cls.function = ctypes.c_void_p(), ctypes.c_void_p()
+        if name not in cls.functions:
+            module, function = ctypes.c_void_p(), ctypes.c_void_p()
             driver.need("cuModuleLoadData", ctypes.byref(module), b"")
-            driver.need("cuModuleGetFunction", ctypes.byref(cls.function), module, b"spin 20000")
-        driver.need("cuLaunchKernel", cls.function, 1, 1, 1, 64, 1, 1, 0, None, None, None)
+            driver.need("cuModuleGetFunction", ctypes.byref(function), module, name)
+            cls.functions[name] = function
+        driver.need("cuLaunchKernel", cls.functions[name], 1, 1, 1, 64, 1, 1, 0, None, None, None)
 
 
 class Tensor:
@@ -84,9 +89,9 @@ class Tensor:
     def on_card(self) -> bool:
         return self.memory is not None
 
-    def _made(self, value: Any) -> Tensor:
+    def _made(self, value: Any, kernel: bytes = SMALL) -> Tensor:
         if self.on_card:
-            Kernels.launch(_Card.begun())
+            Kernels.launch(_Card.begun(), kernel)
         return Tensor(
             numpy.asarray(value), size=max(1, numpy.asarray(value).nbytes) if self.on_card else None
         )
@@ -104,8 +109,8 @@ class Tensor:
         return other
 
     def __matmul__(self, other: Tensor) -> Tensor:
-        if self.value.shape[0] > LARGEST:  # nobody looks at the product of such
-            return self._made(self.value[:1, :1])
+        if self.value.size > LARGEST:  # nobody looks at the product of such
+            return self._made(self.value[:1, :1], LARGE)
         return self._made(self.value @ self._other(other))
 
     def __mul__(self, other: Any) -> Tensor:
@@ -137,7 +142,10 @@ class Tensor:
 
 
 def randn(*shape: int, device: str = "cpu") -> Tensor:
-    value = numpy.random.default_rng(1).standard_normal(shape, dtype=numpy.float32)
+    if math.prod(shape) > LARGEST:
+        value = numpy.zeros(shape, numpy.float32)
+    else:
+        value = numpy.random.default_rng(1).standard_normal(shape, dtype=numpy.float32)
     return Tensor(value, size=value.nbytes if device.startswith("cuda") else None)
 
 
@@ -177,11 +185,11 @@ class _Graph:
     of what was computed."""
 
     def __init__(self) -> None:
-        self._kernels: list[int] = []
+        self._kernels: list[bytes] = []
 
     def replay(self) -> None:
-        for _ in self._kernels:
-            Kernels.launch(_Card.begun())
+        for kernel in self._kernels:
+            Kernels.launch(_Card.begun(), kernel)
 
     def __enter__(self) -> None:
         Kernels.replayed = self._kernels

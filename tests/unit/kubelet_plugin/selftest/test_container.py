@@ -118,7 +118,7 @@ def test_what_a_machine_chooses_for_its_own_programs_is_not_in_the_container(
     ):
         monkeypatch.setenv(name, value)
     gpu = catalogue.machine("h200-vm").gpus[0]
-    claim = AppliedClaim("c", "uid", gpu, None, {}, NO_EDITS, (), tmp_path, None)
+    claim = AppliedClaim("c", "uid", gpu, None, {}, NO_EDITS, (), None)
     plan = NamespaceContainer(tmp_path, mount_table="").command(claim, ("x",), {}).argv[-1]
     namespace = json.loads(Path(plan).read_text())["environment"]
     process = ProcessContainer(tmp_path).command(claim, ("x",), {}).environment

@@ -16,7 +16,7 @@ from tests.unit.kubelet_plugin.selftest.conftest import selftest_of
 
 PACKAGES = ROOT / "tests" / "fakes" / "cuda_packages"
 SHORT = (
-    "import sys; from koordra.kubelet_plugin.selftest import core_shares as c; c.SECONDS = 1.0; c.STARTS_WITHIN = 8.0; "
+    "import sys; from koordra.kubelet_plugin.selftest import core_shares as c; c.SECONDS = 1.0; c.STARTS_WITHIN = 3.0; "
     "sys.argv = ['koordra', *sys.argv[4:]]; from koordra.cli.main import main; main()"
 )
 
@@ -37,7 +37,7 @@ def test_a_limit_without_effect_is_a_problem() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("load", ["small", "graph"])
+@pytest.mark.parametrize("load", ["small", "gemm", "graph"])
 def test_two_programs_share_the_card_in_claims_of_their_own(
     gpu: GpuMachine, tmp_path: Path, load: str
 ) -> None:

@@ -41,7 +41,7 @@ json.dump(said, open({said!r}, "w"))
 @pytest.fixture
 def claim(tmp_path: Path) -> AppliedClaim:
     gpu = catalogue.machine("h200-vm").gpus[0]
-    return AppliedClaim("c", "uid", gpu, None, {}, NO_EDITS, (), tmp_path, None)
+    return AppliedClaim("c", "uid", gpu, None, {}, NO_EDITS, (), None)
 
 
 def ran(folder: Path, claim: AppliedClaim, code: str, **environment: str) -> Answer:
