@@ -30,7 +30,7 @@ Numbers are whole (U: thousandths of a milli-GPU, costs: of that), so every plat
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from typing import Final, NamedTuple
 
@@ -91,7 +91,6 @@ class ExpectedWaste:
         self.blocks = MultiGpuFragmentation(table.blocks)
         self._value = lru_cache(maxsize=_MOST_KEPT)(self._value_of)
         self.least_of_share = cache(self._least_of_share)
-        self.least_of_place = cache(self._least_of_place)
 
     def on_node(self, state: AllocationState) -> WasteOnNode:
         return WasteOnNode(self, state)
@@ -172,29 +171,21 @@ class ExpectedWaste:
         if not count:
             return [DeviceWaste()]
         if len(request.slices) > 1:
-            lost = 0
-            for one in request.slices:
-                places = [
-                    self.least_of_place(layout, place)
-                    for layout in set(devices.kind.layouts)
-                    if layout is not None
-                    for place in positions(layout.places_of(one.profiles))
-                ]
-                lost += min(places, default=0)
-            return [DeviceWaste(self.least_cost(lost), lost, 0, request.share)]
+            sums = self.mig_values.least_of_slices(devices.kind.layouts, request.slices)
+            return [DeviceWaste(self.least_cost(lost), lost, 0, share) for share, lost in sums]
         near, far = list[DeviceWaste](), list[DeviceWaste]()
         for group in devices.groups:
             nic = next((at for at in group.nics if state.nics[at] >= request.percent), None)
             pairs = request.nics >= count and nic is not None
-            seen = set[tuple[int, ...]]()
+            beside = state
+            if nic is not None and pairs:
+                beside = state._replace(nics=_less(state.nics, nic, request.percent))
+            layouts, seen = devices.kind.layouts, set[tuple[object, ...]]()
             for gpu in group.gpus:
-                sort = (state.gpus[gpu], *state.cuts[gpu : gpu + 1])
-                then = None if sort in seen else self._with_one(devices, state, request, gpu)
-                seen.add(sort)
-                if then is not None:
-                    if nic is not None and pairs:
-                        then = then._replace(nics=_less(then.nics, nic, request.percent))
+                sort = (state.gpus[gpu], *layouts[gpu : gpu + 1], *state.cuts[gpu : gpu + 1])
+                for then in () if sort in seen else self._with_one(devices, beside, request, gpu):
                     (near if pairs else far).append(self.between(devices, state, then))
+                seen.add(sort)
         found = near or far
         if not found:
             # No card has such a place: the node is asked last. Of shares the search knows better what fits.
@@ -206,26 +197,19 @@ class ExpectedWaste:
 
     def _with_one(
         self, devices: NodeDevices, state: FreeAmounts, request: Request, gpu: int
-    ) -> FreeAmounts | None:
-        """The node with one GPU, or share or slice of one, given to the request; None: it does not fit."""
-        if not request.slices:
-            if state.gpus[gpu] < request.milli:
-                return None
-            return state._replace(gpus=_less(state.gpus, gpu, request.milli))
+    ) -> Iterator[FreeAmounts]:
+        """The node with one GPU, or share or slice of one, given to the request, each way that differs."""
         layout = devices.kind.layouts[gpu] if devices.kind.layouts else None
-        taken = None if layout is None else self.mig_values.best(layout, state.cuts[gpu], request.slices[0])
-        return None if taken is None else state._replace(cuts=_less(state.cuts, gpu, -(1 << taken.place)))
+        if not request.slices and state.gpus[gpu] >= request.milli:
+            yield state._replace(gpus=_less(state.gpus, gpu, request.milli))
+        elif request.slices and layout is not None:
+            for place in self.mig_values.choices(layout, state.cuts[gpu], request.slices[0]):
+                yield state._replace(cuts=_less(state.cuts, gpu, -(1 << place)))
 
     def _least_of_share(self, milli: int) -> int:
         """Usable GPU that is gone at least when a share of this size is taken of a GPU."""
         hole = self.table.hole
         return _MICRO * milli + int((hole[: len(hole) - milli] - hole[milli:]).min())
-
-    def _least_of_place(self, layout: Layout, place: int) -> int:
-        """The same of a place of a card."""
-        usable = self.mig_values.table(layout)
-        after = enumerate(layout.states.after)
-        return min([usable[at] - usable[then[place]] for at, then in after if place in then], default=0)
 
     def least_cost(self, lost: int) -> int:
         """Of so much usable GPU that is gone: whatever lacked its NIC there does so no more."""
@@ -270,7 +254,7 @@ class WasteOnNode:
         if place.cut >= 0:
             layout = self._devices.kind.layouts[place.card]
             assert layout is not None
-            lost = waste.least_of_place(layout, place.cut)
+            lost = waste.mig_values.least_of_place(layout, place.cut)
             return waste.least_cost(lost) - CARD * lost
         taken = place.most * self._added(device, amounts)
         few, many = taken // self._state.whole, -(-taken // self._state.whole)

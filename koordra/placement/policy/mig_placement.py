@@ -20,11 +20,8 @@ fuller card. On twenty mixes of an H100, none of them the benchmark's (benchmark
 cards allocated at 100 % of arrivals and while slices come and go: the first two alike 91.4 and 87.6, below
 best fit in five mixes of the latter; all three 91.2 and 87.9, below it in two; best fit 90.6 and 86.5.
 
-The hole of a state is what is free and not usable, and a request takes the place with the least
-
-    loss = usable before - usable after - what it asked for
-
-which counts what it gets beyond that as lost, then the one that leaves least, then the first.
+The hole of a state is what is free and not usable. A request takes the place after which most is usable, so
+what it gets beyond what it asked for counts as lost (`expected_waste`).
 
 A tenth of the mix is one slice of every profile that the card has, each alike, whatever was asked for: a
 quiet hour must not give up the large ones. Before anything was learned it is all of the mix.
@@ -33,7 +30,7 @@ quiet hour must not give up the large ones. Before anything was learned it is al
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -47,21 +44,9 @@ from koordra.topology.machine_shape import positions
 _ROUNDS: Final = 30
 _WHATEVER: Final = 10
 _ALONE, _STACKED, _TOGETHER = 3, 7, 2
+_MOST_SUMS: Final = 64
 _MICRO: Final = 1000
 _Numbers = npt.NDArray[np.int64]
-
-
-class Taken(NamedTuple):
-    """A place of a card: `loss` of usable GPU beside what was asked for, in thousandths of a milli-GPU;
-    `left` free on the card.
-
-    `after` is what stays usable on it, in the unit of `loss`.
-    """
-
-    loss: int
-    left: int
-    place: int
-    after: int
 
 
 class MigCardValues:
@@ -70,7 +55,11 @@ class MigCardValues:
     def __init__(self, slices: Sequence[SliceDemand] = ()) -> None:
         self.slices = tuple(slices)
         self._usable = BoundedCache[Layout, list[int]](1 << 12)
-        self._kept = BoundedCache[tuple[Layout, int, Slice, int], Taken](1 << 17)
+        self._kept = BoundedCache[tuple[Layout, int, int], tuple[int, ...]](1 << 17)
+        self._lost = BoundedCache[tuple[Layout, int], int](1 << 15)
+        self._sums = BoundedCache[
+            tuple[frozenset[Layout | None], tuple[Slice, ...]], tuple[tuple[int, int], ...]
+        ](1 << 12)
 
     def usable(self, layout: Layout, code: int) -> int:
         """Thousandths of a milli-GPU that will be used of what is free."""
@@ -84,21 +73,58 @@ class MigCardValues:
         """Usable by number of the state."""
         return self._usable.get_or_make(layout, lambda: _usable(layout, self._mix(layout)))
 
-    def best(self, layout: Layout, code: int, asked: Slice) -> Taken | None:
-        """The place for one slice, None where none is free."""
+    def choices(self, layout: Layout, code: int, asked: Slice) -> tuple[int, ...]:
+        """Places that are free for one slice; of one size and with as much usable after it, the first."""
         open_places = layout.open_places(code) & layout.places_of(asked.profiles)
-        if not open_places:
-            return None
-        key = layout, layout.state_of(code), asked, open_places
-        return self._kept.get_or_make(key, lambda: self._best(*key))
+        key = layout, layout.state_of(code), open_places
+        return self._kept.get_or_make(key, lambda: self._choices(*key))
 
-    def _best(self, layout: Layout, state: int, asked: Slice, open_places: int) -> Taken:
-        usable, states = self.table(layout), layout.states
-        return min(
-            Taken(usable[state] - usable[then] - _MICRO * asked.milli, states.free[then], place, usable[then])
-            for place, then in states.after[state].items()
-            if open_places >> place & 1
-        )
+    def least_of_place(self, layout: Layout, place: int) -> int:
+        """Usable GPU that is gone at least when the place is taken, in thousandths of a milli-GPU."""
+        return self._lost.get_or_make((layout, place), lambda: self._least_of_place(layout, place))
+
+    def least_of_slices(
+        self, layouts: Sequence[Layout | None], slices: tuple[Slice, ...]
+    ) -> tuple[tuple[int, int], ...]:
+        """Thousandths of cards that the slices may take together, each with the usable GPU that is gone then
+        at least.
+
+        A slice may get a larger place than it needs, which costs more usable GPU and is more that is given.
+        Neighbours of many sums become one that is better than each, so that there are few.
+        """
+        key = frozenset(layouts), slices
+        return self._sums.get_or_make(key, lambda: self._least_of_slices(*key))
+
+    def _choices(self, layout: Layout, state: int, open_places: int) -> tuple[int, ...]:
+        usable, after = self.table(layout), layout.states.after[state]
+        found = dict[tuple[int, int], int]()
+        for place in positions(open_places):
+            found.setdefault((layout.places[place].milli, usable[after[place]]), place)
+        return tuple(found.values())
+
+    def _least_of_place(self, layout: Layout, place: int) -> int:
+        usable, after = self.table(layout), enumerate(layout.states.after)
+        return min([usable[at] - usable[then[place]] for at, then in after if place in then], default=0)
+
+    def _least_of_slices(
+        self, layouts: frozenset[Layout | None], slices: Sequence[Slice]
+    ) -> tuple[tuple[int, int], ...]:
+        sums = {0: 0}
+        for one in slices:
+            sizes = dict[int, int]()
+            for layout in layouts - {None}:
+                assert layout is not None
+                for at in positions(layout.places_of(one.profiles)):
+                    _keep_least(sizes, layout.places[at].milli, self.least_of_place(layout, at))
+            every, sums = sums, {}
+            for share, lost in every.items():
+                for milli, more in (sizes or {one.milli: 0}).items():
+                    _keep_least(sums, share + milli, lost + more)
+            known = sorted(sums.items())
+            step = -(-len(known) // _MOST_SUMS)
+            chunks = [known[at : at + step] for at in range(0, len(known), step)]
+            sums = {chunk[-1][0]: min([lost for _, lost in chunk]) for chunk in chunks}
+        return tuple(sums.items())
 
     def _mix(self, layout: Layout) -> list[tuple[float, int, int]]:
         """Parts of the mix, what is asked for, and the places that serve it, as bits; parts sum up to one."""
@@ -117,6 +143,10 @@ class MigCardValues:
             (part, min(layout.places[at].milli for at in positions(places)), places)
             for places, part in sorted(found.items())
         ]
+
+
+def _keep_least(of: dict[int, int], key: int, value: int) -> None:
+    of[key] = min(value, of.get(key, value))
 
 
 def _usable(layout: Layout, mix: Sequence[tuple[float, int, int]]) -> list[int]:

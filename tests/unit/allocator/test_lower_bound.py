@@ -123,8 +123,8 @@ def test_parts_of_a_card_are_nobody_elses() -> None:
     card = [node(), slice_of(devices), counters_of([counters])]
     for entry in card[1:]:
         entry["spec"]["pool"]["resourceSliceCount"] = 2
-    # The first destroys itself and the large one: 3 of 4.
-    assert Seen(card, request("part", "mig", capacity={"memory": "10Gi"})).bounds == [666, 750 + 666]
+    # The first destroys itself and the large one: by the squares of their sizes 5 of 6.
+    assert Seen(card, request("part", "mig", capacity={"memory": "10Gi"})).bounds == [666, 833 + 666]
 
 
 def test_shares_of_nics_may_coincide_but_where_each_gpu_has_its_own() -> None:

@@ -14,6 +14,7 @@ from koordra.cli.debug import leftover_table
 from koordra.errors import InvalidManifest
 from koordra.placement.free_amounts.state import Request
 from koordra.placement.mig.layout import Layout, Place, Slice, layout_of
+from koordra.placement.policy import mig_placement
 from koordra.placement.policy.mig_placement import MigCardValues
 from koordra.placement.policy.workload import Workload, expected
 from koordra.placement.policy.workload_table import LearnedTable, SliceDemand
@@ -35,6 +36,14 @@ def _layout(generator: np.random.Generator) -> Layout:
     found = layout_of((*[1] * slices, compute), places)
     assert found is not None
     return found
+
+
+def _most(layout: Layout, taken: int) -> int:
+    """The most that can still be given out."""
+    return max(
+        (layout.places[at].milli + _most(layout, taken | 1 << at) for at in _possible(layout, taken)),
+        default=0,
+    )
 
 
 def _left(layout: Layout, taken: int) -> list[int]:
@@ -67,17 +76,12 @@ LAYOUTS = [_layout(np.random.default_rng(seed)) for seed in range(12)]
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=range(len(LAYOUTS)))
 def test_states_are_what_the_counters_leave(layout: Layout) -> None:
-    def most(taken: int) -> int:
-        return max(
-            (layout.places[at].milli + most(taken | 1 << at) for at in _possible(layout, taken)), default=0
-        )
-
     for taken in _reached(layout):
         possible = sum(1 << at for at in _possible(layout, taken))
         state = layout.state_of(taken)
         assert layout.states.possible[state] == possible
         assert layout.open_places(taken) == possible & ~taken
-        assert layout.states.free[state] == most(taken)
+        assert layout.states.free[state] == _most(layout, taken)
         blocked = taken | 1 << len(layout.places)
         assert layout.open_places(blocked) == possible & ~taken & ~1
 
@@ -113,14 +117,19 @@ def _usable(layout: Layout, mix: list[tuple[float, Slice]]) -> dict[int, float]:
         )
 
     return {
-        taken: (alone[taken] + sum(part * milli * count(taken, places) for part, milli, places in serves)) / 2
+        taken: (
+            3 * alone[taken]
+            + 7 * sum(part * milli * count(taken, places) for part, milli, places in serves)
+            + 2 * 1000 * (_most(layout, taken) / 1000) ** 2
+        )
+        / 12
         for taken in reached
     }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[:6], ids=range(6))
 @pytest.mark.parametrize("known", [False, True])
-def test_the_place_is_the_one_that_leaves_most_usable(layout: Layout, known: bool) -> None:
+def test_usable_and_the_choices_of_a_slice_are_what_the_formula_says(layout: Layout, known: bool) -> None:
     slices = {
         profile: Slice((profile,), min(p.milli for p in layout.places if p.profile == profile))
         for profile in layout.profiles
@@ -134,13 +143,30 @@ def test_the_place_is_the_one_that_leaves_most_usable(layout: Layout, known: boo
         assert mig_values.usable(layout, taken) == pytest.approx(1000 * worth[taken], abs=2)
         for profile, one in slices.items():
             fits = [at for at in _possible(layout, taken) if layout.places[at].profile == profile]
-            found = mig_values.best(layout, taken, one)
-            assert (found is None) == (not fits)
-            if found is not None:
-                best = max(worth[taken | 1 << at] for at in fits)
-                assert found.place in fits
-                assert worth[taken | 1 << found.place] == pytest.approx(best, abs=0.002)
-                assert found.after == mig_values.usable(layout, taken | 1 << found.place)
+            found = mig_values.choices(layout, taken, one)
+            assert set(found) <= set(fits)
+            leaves = {at: round(worth[taken | 1 << at], 1) for at in fits}
+            sizes = {(layout.places[at].milli, leaves[at]) for at in fits}
+            assert sorted((layout.places[at].milli, leaves[at]) for at in found) == sorted(sizes)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=range(len(LAYOUTS)))
+@pytest.mark.parametrize("most", [64, 2])
+def test_slices_never_take_more_for_less_than_their_sums_say(
+    layout: Layout, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any profile would do, so that a slice may get a larger place than it asked for. With few sums, too."""
+    monkeypatch.setattr(mig_placement, "_MOST_SUMS", most)
+    asked, values = Slice(layout.profiles, min(one.milli for one in layout.places)), MigCardValues()
+    sums = values.least_of_slices((layout, None), (asked, asked))
+    assert len(sums) <= most
+    for taken in _reached(layout):
+        for first in _possible(layout, taken):
+            for second in _possible(layout, taken | 1 << first):
+                then = taken | 1 << first | 1 << second
+                share = layout.places[first].milli + layout.places[second].milli
+                lost = values.usable(layout, taken) - values.usable(layout, then)
+                assert any(share <= more and lost >= less for more, less in sums)
 
 
 def test_a_table_keeps_the_mix_of_slices() -> None:
