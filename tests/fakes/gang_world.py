@@ -532,9 +532,14 @@ class GangWorld(World):
                 continue
             for key, kept in held.items():
                 told = f"{claim['metadata']['name']} ({amount}) was given {card}, which was held for {key}"
-                is_needed_head = key[0] == who[0] and who[1] == "0" and self.jobs[key[0]].roles
-                assert priority > kept.priority or is_needed_head, told
+                is_own = key[0] == who[0] and self.is_placed_anew(who)
+                assert priority > kept.priority or is_own, told
                 del self.kept[key]
+
+    def is_placed_anew(self, who: tuple[str, str]) -> bool:
+        """A head that has no place of its own any more is needed: with it all of its gang are placed as if
+        nothing was held for them."""
+        return self.jobs[who[0]].roles and (who[1] == "0" or (who[0], "0") not in self.kept)
 
     def seat_of(self, pod: Object) -> tuple[str, str]:
         job = self.job_of(pod)
