@@ -83,8 +83,8 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     (device_state, "            journal.save(journal.checkpoint)\n", "", 1),
     (
         device_state,
-        "            self._write_files(record)\n            journal.put(journal.checkpoint.with_claim(record.completed()))\n",
-        "            journal.put(journal.checkpoint.with_claim(record.completed()))\n            self._write_files(record)\n",
+        "            self._write_files(record)\n            journal.put(journal.checkpoint.with_claim(record))\n",
+        "            journal.put(journal.checkpoint.with_claim(record))\n            self._write_files(record)\n",
         1,
     ),
     (
