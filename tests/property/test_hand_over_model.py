@@ -28,7 +28,7 @@ from tests.fakes.hand_over_peers import (
 from tests.fakes.hand_over_world import OTHER, HandOverWorld, one_schedule, small_machine
 from tests.fakes.model_wire import Faults
 
-FEW, MANY = 30, 800
+FEW, MANY = 30, 300
 MOST = 3000
 
 
