@@ -148,6 +148,20 @@ machine_root = folder("--root", "/", "The machine: its sys, proc and dev are bel
 plugin_state = folder(
     "--state-dir", "/var/lib/kubelet/plugins/koordra.io", "The kubelet plugin's state directory."
 )
+host_root = click.option(
+    "--root",
+    type=FOLDER,
+    default="/",
+    envvar="KOORDRA_HOST_ROOT",
+    show_envvar=True,
+    help="The node: its proc and sys are below this path.",
+)
+release_timeout = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    help="Seconds to wait until nothing of koordra's uses the driver.",
+)
 cdi_folder = folder("--cdi-dir", "/var/run/cdi", "Where the container runtime reads dynamic CDI specs.")
 metrics_address = address("--metrics-address", "Where to serve /metrics, /healthz and /readyz.")
 

@@ -19,20 +19,8 @@ RESET_WITHIN: Final = 120.0
 @click.argument("mode", type=click.Choice(["on", "off"]))
 @click.argument("card")
 @options.plugin_state
-@click.option(
-    "--root",
-    type=options.FOLDER,
-    default="/",
-    envvar="KOORDRA_HOST_ROOT",
-    show_envvar=True,
-    help="The node: its proc and sys are below this path.",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0),
-    default=300.0,
-    help="Seconds to wait until nothing of koordra's uses the driver.",
-)
+@options.host_root
+@options.release_timeout
 @click.option(
     "--reset-with",
     default="nvidia-smi --gpu-reset -i",

@@ -12,20 +12,8 @@ from koordra.cli.options import say
 
 @click.command("release-driver")
 @options.plugin_state
-@click.option(
-    "--root",
-    type=options.FOLDER,
-    default="/",
-    envvar="KOORDRA_HOST_ROOT",
-    show_envvar=True,
-    help="The node: its proc and sys are below this path.",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0),
-    default=300.0,
-    help="Seconds to wait until nothing of koordra's uses the driver.",
-)
+@options.host_root
+@options.release_timeout
 @options.flag("--resume", "Take the request back: the GPUs are offered again.")
 @options.output("text", "json")
 @click.pass_context
