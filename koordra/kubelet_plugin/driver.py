@@ -6,8 +6,8 @@ the Node is watched for labels and cordons, prepared claims are compared with th
 their status (claim_status.py).
 
 What a reading does that differs from the last one stands in dra/node_readings.py. Missing sockets and files
-are restored every few seconds. A thread that ends by itself ends the process: the kubelet restarts it, which
-is better than a plugin that seems alive and does nothing.
+are restored every few seconds (dra/restoring.py). A thread that ends by itself ends the process: the kubelet
+restarts it, which is better than a plugin that seems alive and does nothing.
 
 Stop, in reverse, so that no stopped part is called: the registration (the kubelet drops the endpoint), the
 DRA server, which finishes the calls in progress (the checkpoint is on disk before each answer), publishing.
@@ -17,7 +17,6 @@ Slices and prepared claims stay: an update brings the next instance within secon
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -26,7 +25,7 @@ from typing import Final
 
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.errors import KoordraError, NodeError
+from koordra.errors import KoordraError
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache, negotiate
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, gpu_claims
@@ -36,6 +35,7 @@ from koordra.kubelet_plugin.dra import dra_service
 from koordra.kubelet_plugin.dra.node_readings import NodeReadings
 from koordra.kubelet_plugin.dra.plugin_metrics import PluginMetrics
 from koordra.kubelet_plugin.dra.plugin_servers import GRACE, PluginServers
+from koordra.kubelet_plugin.dra.restoring import keep_restoring
 from koordra.kubelet_plugin.isolation.card_watch import CardWatch, card_backends
 from koordra.kubelet_plugin.isolation.limiter.node_limiter import NodeLimiter
 from koordra.kubelet_plugin.isolation.mig.backend import MigIsolation
@@ -73,14 +73,10 @@ from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
 from koordra.node_state.imex import ImexFolder
 from koordra.process.lifecycle import spawn
-from koordra.process.progress import step, watched
 from koordra.process.wakeable import Wakeable
 from koordra.topology.machine import Machine
 
 log = get_logger(__name__)
-CHECK_INTERVAL: Final = 2.0
-FILE_CHECK_INTERVAL: Final = 5.0
-"""Seconds between two checks for missing sockets, and for changed files of claims, which cost more."""
 VERSIONS_WITHIN: Final = 3.0
 """Seconds for which the start waits for the served versions of resource.k8s.io; Unprepare needs none."""
 
@@ -285,25 +281,17 @@ class Driver:
             WatchCache(self._client, kinds.NODES, field_selector=node, on_change=changes).start(stop)
             self._limiter.follow(stop)
             log.info("plugin_ready", node=self._settings.node, socket=socket)
-            self._supervise(stop)
+            keep_restoring(
+                stop,
+                servers=self._servers,
+                guarded=self._guarded,
+                state=self._state,
+                checked=self._when_checked,
+            )
 
-    @watched("restore")
-    def _supervise(self, stop: threading.Event) -> None:
-        """Until `stop`: restore missing sockets and files."""
-        files_at = time.monotonic() + FILE_CHECK_INTERVAL
-        while not stop.wait(CHECK_INTERVAL):
-            checks = [*self._servers.checks, self._guarded.ensure]
-            if time.monotonic() >= files_at:
-                files_at = time.monotonic() + FILE_CHECK_INTERVAL
-                checks.append(self._state.restore_files)
-            for check in checks:  # a failed check does not stop the others
-                step()
-                try:
-                    check()
-                except (NodeError, OSError) as error:  # a disk that cannot be read is no reason to end
-                    log.error("plugin_check_failed", error=str(error))
-            if self._settings.pod_network:
-                self._status.wake()  # the hook may have attached or detached a network
+    def _when_checked(self) -> None:
+        if self._settings.pod_network:
+            self._status.wake()  # the hook may have attached or detached a network
 
     def _on_call(self, call: str, done: bool) -> None:
         if done:

@@ -20,8 +20,8 @@ from koordra.api.kinds import Kind
 from koordra.api.names import UNHEALTHY_TAINT
 from koordra.api.objects import Object
 from koordra.errors import CheckpointError
-from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.dra import restoring
 from koordra.kubelet_plugin.publish.drain_policy import drain_policy
 from koordra.kubelet_plugin.publish.node_slices import mode_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
@@ -45,8 +45,8 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def running(folder: Path, machine_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningPlugin]:
-    monkeypatch.setattr(driver, "CHECK_INTERVAL", 0.1)
-    monkeypatch.setattr(driver, "FILE_CHECK_INTERVAL", 0.5)
+    monkeypatch.setattr(restoring, "CHECK_INTERVAL", 0.1)
+    monkeypatch.setattr(restoring, "FILE_CHECK_INTERVAL", 0.5)
     with RunningPlugin(folder, machine_root).serving() as plugin:
         yield plugin
 
@@ -223,7 +223,7 @@ class WatcherThatEnds:
 def test_a_plugin_that_no_longer_sees_its_machine_ends(
     folder: Path, machine_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "CHECK_INTERVAL", 0.1)
+    monkeypatch.setattr(restoring, "CHECK_INTERVAL", 0.1)
     end = threading.Event()
     made = WatcherThatEnds(machine_root, end)
     plugin = RunningPlugin(folder, machine_root, watcher=lambda *_: made)  # type: ignore[arg-type, return-value]
@@ -265,7 +265,7 @@ def test_a_stop_before_the_first_reading_is_an_end_without_error(folder: Path, m
 
 def test_a_disk_that_gives_nothing_ends_none_of_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The main thread makes them: an error that it lets through ends the plugin, again and again."""
-    monkeypatch.setattr(driver, "FILE_CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(restoring, "FILE_CHECK_INTERVAL", 0.0)
     called: list[str] = []
 
     def fails(name: str) -> Any:
@@ -275,12 +275,12 @@ def test_a_disk_that_gives_nothing_ends_none_of_the_checks(monkeypatch: pytest.M
 
         return check
 
-    plugin: Any = SimpleNamespace(
-        _servers=SimpleNamespace(checks=[fails("dra"), fails("registration")]),
-        _guarded=SimpleNamespace(ensure=fails("guarded")),
-        _state=SimpleNamespace(restore_files=fails("files")),
-        _settings=SimpleNamespace(pod_network=False),
-    )
     rounds = iter((False, False, True))
-    driver.Driver._supervise(plugin, SimpleNamespace(wait=lambda _seconds: next(rounds)))  # type: ignore[arg-type]
+    stop: Any = SimpleNamespace(wait=lambda _seconds: next(rounds))
+    parts: dict[str, Any] = {
+        "servers": SimpleNamespace(checks=[fails("dra"), fails("registration")]),
+        "guarded": SimpleNamespace(ensure=fails("guarded")),
+        "state": SimpleNamespace(restore_files=fails("files")),
+    }
+    restoring.keep_restoring(stop, **parts, checked=lambda: None)
     assert called == ["dra", "registration", "guarded", "files"] * 2

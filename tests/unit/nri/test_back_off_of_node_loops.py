@@ -43,7 +43,7 @@ LOOPS: Final = {
     # The plugin. The first is the loop of publisher, audit, status, overuse, limiters, labels and driver.
     "process/wakeable.py Wakeable.run": "stop.wait(pause.at_least)",
     "kubelet_plugin/dra/node_readings.py NodeReadings.wait_for_first": "self._first.wait(0.1)",
-    "kubelet_plugin/driver.py Driver._supervise": "stop.wait(CHECK_INTERVAL)",
+    "kubelet_plugin/dra/restoring.py keep_restoring": "stop.wait(CHECK_INTERVAL)",
     "kubelet_plugin/discovery/watcher.py MachineWatcher.run": "selector.select(",
     "kubelet_plugin/discovery/events/xid_events.py XidEvents._run": "until.wait(self._try_again)",
     "kubelet_plugin/dra/health.py HealthFeed.follow": "self._changed.wait(max(rest, 0.05))",

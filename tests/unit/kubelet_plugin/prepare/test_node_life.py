@@ -24,9 +24,9 @@ from koordra._proto.dra import (
 from koordra.api.names import RELEASE_TAINT, UNHEALTHY_TAINT
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import KoordraError, PrepareError
-from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.discovery.gpu_faults import Ledger, LedgerFile
 from koordra.kubelet_plugin.discovery.reading import boot_id
+from koordra.kubelet_plugin.dra import restoring
 from koordra.kubelet_plugin.isolation.backend import Card, IsolationBackend, Share
 from koordra.kubelet_plugin.isolation.none import NoIsolation
 from koordra.kubelet_plugin.isolation.packages import backends
@@ -44,7 +44,7 @@ from tests.unit.kubelet_plugin.running_plugin import RunningPlugin, wait_for
 
 @pytest.fixture
 def running(machine_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningPlugin]:
-    monkeypatch.setattr(driver, "CHECK_INTERVAL", 0.1)
+    monkeypatch.setattr(restoring, "CHECK_INTERVAL", 0.1)
     monkeypatch.setattr(claim_audit, "_BETWEEN", 0.01)
     with (
         tempfile.TemporaryDirectory(prefix="k") as folder,
@@ -62,8 +62,8 @@ def test_stored_files_heal_while_the_plugin_runs(
     running: RunningPlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within FILE_CHECK_INTERVAL, whatever was done to the file, and to its folder."""
-    assert driver.FILE_CHECK_INTERVAL <= 5.0
-    monkeypatch.setattr(driver, "FILE_CHECK_INTERVAL", 0.0)
+    assert restoring.FILE_CHECK_INTERVAL <= 5.0
+    monkeypatch.setattr(restoring, "FILE_CHECK_INTERVAL", 0.0)
     assert running.prepare().error == ""
     file = running.paths.cdi_file(uid(1))
     before = file.read_bytes()
