@@ -5,11 +5,11 @@ log and metrics."""
 from __future__ import annotations
 
 import re
-import socket
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
+from koordra_devcluster.demo.installation import free_port
 from tests.e2e.containerd import Containerd
 from tests.e2e.node import NODE, KoordraNode, Process
 from tests.patience import PATIENCE
@@ -22,7 +22,7 @@ class WatchedNode(KoordraNode):
 
     def __init__(self, folder: Path, runtime: Containerd, *, extra: Sequence[object] = ()) -> None:
         super().__init__(folder, cdi=runtime.cdi, nri_socket=runtime.nri_socket)
-        self.port = _free_port()
+        self.port = free_port()
         self._hook_arguments = [
             "nri",
             *("--node-name", NODE, "--state-dir", self.state, "--socket", runtime.nri_socket),
@@ -35,7 +35,7 @@ class WatchedNode(KoordraNode):
 
     def another_hook(self, name: str, *, port: int | None = None, extra: Sequence[object] = ()) -> Process:
         """One more process with the same arguments; two of them take turns."""
-        address = ["--metrics-address", f"127.0.0.1:{port or _free_port()}"]
+        address = ["--metrics-address", f"127.0.0.1:{port or free_port()}"]
         return Process(name, [*self._hook_arguments, *address, *extra], self._folder_of_logs)
 
     def metric(self, name: str) -> float:
@@ -44,9 +44,3 @@ class WatchedNode(KoordraNode):
             text = answer.read().decode()
         found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
         return float(found[1]) if found else 0.0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

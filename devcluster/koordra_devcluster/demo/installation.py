@@ -8,7 +8,6 @@ instead. All else is applied as it is shipped.
 from __future__ import annotations
 
 import base64
-import contextlib
 import http.client
 import json
 import random
@@ -29,6 +28,8 @@ ROOT: Final = manifests.deploy_folder() / "kustomize"
 WORKLOADS: Final = frozenset({"Deployment", "DaemonSet", "Job"})
 WEBHOOKS: Final = frozenset({"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
 _ORDER: Final = ("Namespace", "CustomResourceDefinition", "ServiceAccount")
+
+_CLAIMED_PORTS: Final[list[socket.socket]] = []
 
 _CLUSTER_WIDE: Final = frozenset(
     {
@@ -51,12 +52,24 @@ _CLUSTER_WIDE: Final = frozenset(
 
 
 def free_port() -> int:
-    """A free port of this machine, below those that the kernel gives to clients."""
+    """A free port of this machine, below those that the kernel gives to clients, that no other process of
+    this function takes while the asking one lives.
+
+    Whoever asks binds it seconds later, and a suite starts dozens of clusters beside each other. The name
+    of an abstract socket is the claim: the kernel gives it to one process of a network namespace, as it
+    does a port, and takes it back at the process's end (unix(7))."""
     while True:
         port = random.randint(15000, 29999)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0koordra-devcluster/port/{port}")
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            continue
+        _CLAIMED_PORTS.append(claim)
+        return port
 
 
 def kind_of(obj: Object) -> Kind:

@@ -9,7 +9,6 @@ it itself       is well again, and leads when the other one ends
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +28,7 @@ from koordra.errors import ApiError
 from koordra.kube.client import KubeClient
 from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
+from koordra_devcluster.demo.installation import free_port
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 from tests.patience import PATIENCE
 from tests.unit.controller.test_killed_leaders import Held
@@ -66,12 +66,6 @@ class Controller:
                 return error.code
         except OSError:  # not yet
             return 0
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
