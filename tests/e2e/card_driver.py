@@ -41,8 +41,9 @@ print(json.dumps(found))
 
 
 class CardDriver:
-    """`folder`: short and empty; `root` is the machine's, with a driver's libraries; `state` the plugin's
-    directory, where containers and host must see what is mounted."""
+    """`folder`: short and empty, and nobody's to remove but `remove`'s, since the host's root is mounted
+    below it. `root` is the machine's, with a driver's libraries; `state` the plugin's directory, where
+    containers and host must see what is mounted."""
 
     def __init__(self, folder: Path, root: Path, machine: Machine, *, state: Path) -> None:
         self.root, self.machine, self._state = root, self._cut(machine), state
@@ -86,11 +87,13 @@ class CardDriver:
                 os.kill(int(file.read_text()), signal.SIGKILL)
         for mount in (self.host, self._state):
             subprocess.run(["umount", "--recursive", "--lazy", mount], check=True)
+        self.host.rmdir()  # fails where the host is still there
         for path, content in self._before.items():
             path.write_bytes(content)
         shutil.rmtree(self.root / "proc/driver/nvidia-caps")
         for name in ("nvidia-smi", "nvidia-cuda-mps-control"):
             (self.root / "usr/bin" / name).unlink()
+        shutil.rmtree(self.nvml.folder)
 
     def card(self, gpu: Gpu) -> dict[str, Any]:
         """How the driver keeps the card."""
