@@ -15,20 +15,6 @@ to learn:
     a gate that is off                             FeatureDisabled
 
 InsufficientCapacity, CountersExhausted and AlreadyAllocated are about room: somebody else has it now.
-
-One is about claims that want devices before a pod needs them:
-
-    ImmediateRefused    its namespace may have no more of them, or nobody knows who wrote that it wants them
-
-One is about IMEX channels, by which pods of several nodes share memory over NVLink:
-
-    ImexDomainInUse     the node's are in the domain of another gang, and it is in one domain at a time
-
-Two words are about claims that several pods share:
-
-    SharedClaimPinned   a claim of the pod is allocated on another node, so the pod's other claims cannot be
-                        here
-    ReservedForFull     a claim of the pod has as many consumers as `status.reservedFor` can name
 """
 
 from __future__ import annotations
@@ -49,26 +35,48 @@ class Cause(StrEnum):
     """The words for why, in the order in which they are told when several hold."""
 
     SELECTOR_ERROR = "SelectorError"
+    """a selector does not compile, or fails on a device"""
     FEATURE_DISABLED = "FeatureDisabled"
+    """a feature gate of the API server that the claim needs is off"""
     FOREIGN_DRIVER = "ForeignDriver"
+    """another stack gives the device out, or has it"""
     SEARCH_LIMIT = "SearchLimit"
+    """it was not decided within the bounds of one pass; it goes on"""
     NODE_UNSUITABLE = "NodeUnsuitable"
+    """the pod cannot run on the node, or the node is kept for somebody else"""
     POOL_INCOMPLETE = "PoolIncomplete"
+    """not all slices of the node's pool are there"""
     TOPOLOGY_SCOPE_UNMET = "TopologyScopeUnmet"
+    """devices are free, but not near enough to each other"""
     CONSTRAINT_VIOLATED = "ConstraintViolated"
+    """a constraint of the claim (matchAttribute, a least amount, parameters that are misspelt) fails"""
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"
+    """less is free than is asked for: somebody else has it now"""
     COUNTERS_EXHAUSTED = "CountersExhausted"
+    """the card that the device is a part of has too little left"""
     ALREADY_ALLOCATED = "AlreadyAllocated"
+    """another claim has the device"""
     RESERVED_FOR_FULL = "ReservedForFull"
+    """a claim of the pod has as many consumers as `status.reservedFor` can name"""
     SHARED_CLAIM_PINNED = "SharedClaimPinned"
+    """a claim of the pod is allocated on another node, so the pod's other claims cannot be here"""
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
+    """the device has a fault (docs/health.md)"""
     TAINTED = "Tainted"
+    """a taint of the device, or of its node, is not tolerated"""
     PARTITION_MISMATCH = "PartitionMismatch"
+    """the free GPUs are no partition of the node's NVLink fabric"""
     IMMEDIATE_REFUSED = "ImmediateRefused"
+    """the claim's namespace may have no more devices before a pod needs them, or nobody knows who wrote that
+    it wants them"""
     IMEX_DOMAIN_IN_USE = "ImexDomainInUse"
+    """the node's IMEX channels are in the domain of another gang, and it is in one at a time"""
     BACKEND_UNAVAILABLE = "BackendUnavailable"
+    """the node or the class does not allow the isolation that is asked for, or has not got it"""
     EXCEEDS_DEVICE = "ExceedsDevice"
+    """no device could ever serve the amount; of counts: no node has so many"""
     SELECTOR_MISMATCH = "SelectorMismatch"
+    """no device matches the class or the selectors, or there is no such class"""
 
 
 @dataclass(frozen=True, slots=True)

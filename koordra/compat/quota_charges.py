@@ -34,10 +34,15 @@ from koordra.compat.settings import Settings
 from koordra.quantity import to_int
 
 OWN_COUNT: Final = "koordra.io/gpu"
+"""Name in a ResourceQuota (docs/quota.md): GPUs, shares of them and MIG instances."""
 OWN_MEMORY: Final = "koordra.io/gpu-memory"
+"""Name in a ResourceQuota: bytes of GPU memory."""
 OWN_CORES: Final = "koordra.io/gpu-cores"
+"""Name in a ResourceQuota: percent of GPUs."""
 OWN_NICS: Final = "koordra.io/nic"
+"""Name in a ResourceQuota: NICs and shares of them."""
 OWN_NIC_SHARE: Final = "koordra.io/nic-share"
+"""Name in a ResourceQuota: percent of NICs."""
 TEMPLATE_NAME: Final = re.compile(r"koordra-([a-z-]+)-[0-9a-f]{32}")
 _MIG_PROFILE: Final = re.compile(r"""profile == ["'](\d+g\.\d+gb(?:\+[a-z0-9.]+)?)["']""")
 _COUNTED: Final = (names.CAPACITY_MEMORY, names.CAPACITY_CORES, names.CAPACITY_SHARE)

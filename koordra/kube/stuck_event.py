@@ -21,6 +21,7 @@ from koordra.process.lifecycle import spawn
 log = get_logger(__name__)
 
 REASON = "ThreadStuck"
+"""of a Node: a thread of koordra's program there stands still; its stacks are in the log"""
 _LONGEST_MESSAGE = 1000
 
 

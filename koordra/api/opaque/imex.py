@@ -1,8 +1,6 @@
 """IMEX channels: what a class says of them, and the controller's word in an allocation.
 
-`ImexConfig`, koordra.io/v1alpha1, the operator's in a DeviceClass:
-
-    channels    One (channel 0, the default), or All that the driver has
+`ImexConfig`, koordra.io/v1alpha1, is the operator's in a DeviceClass.
 
 `ImexDomain` says which domain the claim's channels are in. The controller writes it into
 `status.allocation.devices.config` with the allocation; the node makes the domain of it. It is no parameter
@@ -43,7 +41,10 @@ class ImexChannels(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ImexConfig:
+    """Which of the node's IMEX channels a container gets."""
+
     channels: ImexChannels | None = None
+    """`One`, which is channel 0 and what comes of nothing, or `All` that the driver has."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

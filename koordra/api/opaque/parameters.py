@@ -1,24 +1,12 @@
 """koordra's own opaque parameters, `koordra.io/v1alpha1`: what a claim can say that the standard fields
 cannot.
 
-They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceClass. Five kinds:
-
-    JointAllocation   scope, enforcement, pairing   how near the devices of the named requests must be to each
-                                                    other
-    PlacementPolicy   node, device                  where to put them when several places fit
-    GpuConfig         isolation, coresPolicy, priority, memoryPercent, tflops, tflopsPrecision, exclusive,
-                      partition, numaAffinity, driverCapabilities (driver_capabilities.py), timeSlice;
-                      allowedIsolation, defaultIsolation   (isolation.py); resize   (resize.py)
-    RdmaConfig        mode, memlock, network        how a NIC is handed to the container and to its pod's
-                                                    network (rdma_network.py)
-                      fabric                        of the network that it is on (rdma_fabric.py)
-    ImexConfig        channels                      One or All of the node's IMEX channels (imex.py)
-
-Whose word a field is, a claim's or the operator's alone: authority.py.
+They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceClass. Whose word a field is, a
+claim's or the operator's alone: authority.py.
 
 Decoding is strict, since a misspelt field that is ignored is a lost guarantee: an unknown field, kind or
-value is an InvalidParameters that names it and lists what is allowed. The tables below are the only
-description of the fields; the decoder, the JSON schema (`schema()`) and the error texts all come from them.
+value is an InvalidParameters that names it and lists what is allowed. The classes and tables below are the
+only description of the fields: of them are made the decoder, its errors and docs/reference/parameters.md.
 """
 
 from __future__ import annotations
@@ -70,16 +58,11 @@ SCOPE_ATTRIBUTES: Final = {
 
 
 class Enforcement(StrEnum):
-    """REQUIRED: outside the scope the claim waits. PREFERRED: the next wider scope is tried."""
-
     REQUIRED = "Required"
     PREFERRED = "Preferred"
 
 
 class Pairing(StrEnum):
-    """PER_DEVICE: each GPU has a NIC of its own in scope. PER_GROUP: the NICs together cover the scopes of
-    the GPUs. TOGETHER: all devices of all named requests lie in one scope."""
-
     PER_DEVICE = "PerDevice"
     PER_GROUP = "PerGroup"
     TOGETHER = "Together"
@@ -98,16 +81,11 @@ class DevicePolicy(StrEnum):
 
 
 class CoresPolicy(StrEnum):
-    """HARD: never above the share. ELASTIC: idle compute may be used until its owner wants it, by those of
-    the smallest `priority` first. See NO_EFFECT."""
-
     HARD = "Hard"
     ELASTIC = "Elastic"
 
 
 class TimeSlice(StrEnum):
-    """How long a process has the card in its turn; how long that is, the driver decides for each model."""
-
     DEFAULT = "Default"
     SHORT = "Short"
     MEDIUM = "Medium"
@@ -115,61 +93,72 @@ class TimeSlice(StrEnum):
 
 
 class PartitionPolicy(StrEnum):
-    """HONOR: the claim's whole GPUs are one partition of the node's NVLink fabric, or the claim waits.
-    PREFER: better so."""
-
     HONOR = "Honor"
     PREFER = "Prefer"
 
 
 class RdmaMode(StrEnum):
-    """SHARED: the physical function, with other claims. EXCLUSIVE: the physical function alone."""
-
     SHARED = "Shared"
     EXCLUSIVE = "Exclusive"
 
 
 @dataclass(frozen=True, slots=True)
 class JointAllocation:
+    """How near the devices of the named requests must be to each other."""
+
     scope: Scope
+    """How far apart they may be, narrow to wide."""
     enforcement: Enforcement = Enforcement.REQUIRED
+    """Outside the scope the claim waits (`Required`), or the next wider scope is tried (`Preferred`)."""
     pairing: Pairing = Pairing.PER_DEVICE
+    """`PerDevice`: each GPU has a NIC of its own in scope. `PerGroup`: the NICs together cover the scopes of
+    the GPUs. `Together`: all devices of all named requests lie in one scope."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementPolicy:
+    """Where devices are taken when several places fit; without it by the controller's own policy."""
+
     node: NodePolicy | None = None
+    """Which node: the fullest, the emptiest, or where the least becomes unusable for claims to come."""
     device: DevicePolicy | None = None
+    """Which card of it: the fullest, the emptiest, or the one that leaves the best groups to others."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuConfig:
-    """`isolation` names a backend (where absent, the operator's policy says which: isolation.py);
-    `memory_percent` 1..100 of the card that is chosen; `tflops` is as many cores as that card needs for it
-    (allocator/devices/gpu_compute.py; of FP32 where no precision is said), which are accounting only, as all
-    cores.
-
-    `exclusive`: nobody else on the card, though the share is not all of its memory (it takes all of the
-    card's slots). `partition` is about all whole GPUs of the claim; it does not lift what the node demands by
-    its label. `numa_affinity`: containers that hold the GPU run on the processors and memory of its NUMA
-    node. `driver_capabilities` are the parts of the driver that they get (driver_capabilities.py).
-    `time_slice` is the length of a card's turns, where isolation is timeslicing.
-    """
+    """How GPUs, shares of GPUs and MIG instances are handed out."""
 
     isolation: str | None = None
+    """The backend that keeps a share; where absent, the operator's policy says which."""
     cores_policy: CoresPolicy | None = None
+    """Whether idle compute beyond the share may be used, until its owner wants it (preview)."""
     priority: int | None = None
+    """Of `coresPolicy: Elastic`: the smallest has idle compute first (preview)."""
     memory_percent: int | None = None
+    """Memory as a part of the card that is chosen."""
     tflops: int | None = None
+    """As many cores as the chosen card needs for it."""
     tflops_precision: Precision | None = None
+    """Of `tflops`; FP32 where absent."""
     exclusive: bool = False
+    """Nobody else on the card, though the share is not all of its memory: it takes all its slots."""
     partition: PartitionPolicy | None = None
+    """`Honor`: the claim's whole GPUs are one partition of the node's NVLink fabric, or the claim waits;
+    `Prefer`: better so. It does not lift what the node demands by its label."""
     numa_affinity: bool = False
+    """Containers that hold the GPU run on the processors and memory of its NUMA node."""
     driver_capabilities: DriverCapabilities | None = None
+    """The parts of NVIDIA's driver that a container gets."""
     allowed_isolation: tuple[str, ...] | None = None
+    """The backends that shares of this class may have."""
     default_isolation: str | None = None
+    """The backend of shares for which nothing asks for any."""
     resize: Bounds | None = None
+    """Between which bounds running claims may change their share (annotation `koordra.io/resize`)."""
     time_slice: TimeSlice | None = None
+    """How long a process has the card in its turn, with `isolation: timeslicing`; the driver decides how long
+    each word is."""
 
     @property
     def compute(self) -> tuple[int, str] | None:
@@ -179,14 +168,16 @@ class GpuConfig:
 
 @dataclass(frozen=True, slots=True)
 class RdmaConfig:
-    """`memlock`: whether the container may lock memory without limit, which registering memory for RDMA
-    needs. `network`: what the pod's network interface on the NIC looks like (rdma_network.py). `fabric`: of
-    the network that the NIC is on (rdma_fabric.py)."""
+    """How a NIC is handed to the container and to its pod's network."""
 
     mode: RdmaMode | None = None
+    """The physical function with other claims, or alone."""
     memlock: bool = True
+    """Whether the container may lock memory without limit, which registering memory for RDMA needs."""
     network: RdmaNetwork | None = None
+    """What the pod's network interface on the NIC looks like."""
     fabric: RdmaFabric | None = None
+    """What communication libraries must know of the network that the NIC is on."""
 
 
 Parameters = JointAllocation | PlacementPolicy | GpuConfig | RdmaConfig | ImexConfig

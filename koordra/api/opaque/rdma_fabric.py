@@ -1,12 +1,5 @@
 """`RdmaConfig.fabric`: what communication libraries must know of the network that a NIC is on.
 
-    fabric:
-      trafficClass: 106            the byte whose upper six bits are the DSCP, by which switches choose queues
-      serviceLevel: 3              InfiniBand's lanes; of RoCE the Ethernet priority
-      addressFamily: IPv4          of a RoCE NIC's addresses; absent: that of the addresses given
-      addressRange: 10.10.0.0/16   those of this network only
-      pkey: "0x8001"               InfiniBand: the partition of the verbs; absent: that of `network`
-
 It is the operator's, since it is the network's. It becomes defaults in the libraries' configuration files
 (kubelet_plugin/network/fabric_files.py). There is no field for a GID index: an index is one number for all
 NICs of a program, and the same address has another index on each of them.
@@ -38,13 +31,16 @@ class AddressFamily(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RdmaFabric:
-    """`address_range` is a network with its prefix length."""
-
     traffic_class: int | None = None
+    """The byte whose upper six bits are the DSCP, by which switches choose queues."""
     service_level: int | None = None
+    """InfiniBand's lanes; of RoCE the Ethernet priority."""
     address_family: AddressFamily | None = None
+    """Of a RoCE NIC's addresses; where absent, that of the addresses given."""
     address_range: str | None = None
+    """Of a RoCE NIC's addresses those of this network, with its prefix length, only."""
     pkey: int | None = None
+    """InfiniBand: the partition of the verbs; where absent, that of `network`."""
 
     @property
     def family(self) -> AddressFamily | None:

@@ -1,18 +1,9 @@
 """`RdmaConfig.network`: what a NIC's network interface looks like in the pod.
 
     network:
-      interface: rail0                       its name in the pod, none that the host has; absent: the NIC's
-                                             own, with `pod` or `p` behind it where that stays
-      addresses: [192.168.10.5/24]           with prefix length
-      pool: rails                            in place of addresses: from a pool of the operator
-                                             (kubelet_plugin/network/address_pools.py)
+      interface: rail0
+      addresses: [192.168.10.5/24]           or pool: rails
       routes: [{destination: 10.0.0.0/8, gateway: 192.168.10.1}]
-      mtu: 4200
-      vlan: 100                              the pod's interface is a VLAN on top of the NIC's
-      guid: "0011:2233:4455:6677"            InfiniBand: the virtual function's GUID
-      pkey: "0x8001"                         InfiniBand: the partition
-      attachment: {name: rail0, namespace: networks}    a NetworkAttachmentDefinition, in place of all else
-                                                        but `interface`
 
 Strict, as all of koordra's parameters: what is misspelt is an InvalidParameters that names it.
 
@@ -43,25 +34,34 @@ _FIELDS: Final = ("interface", "addresses", "pool", "routes", "mtu", "vlan", "gu
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A NetworkAttachmentDefinition; without a namespace it is looked for in the claim's."""
-
     name: str
     namespace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RdmaNetwork:
-    """`routes` are pairs of destination and gateway, which is empty for a destination on the link."""
+    """What a NIC's network interface looks like in the pod."""
 
     interface: str | None = None
+    """Its name there, none that the host has; where absent, the NIC's own, with `pod` or `p` behind it where
+    that stays."""
     addresses: tuple[str, ...] = ()
+    """With prefix length."""
     pool: str | None = None
+    """In place of addresses: from a pool of the operator (kubelet_plugin/network/address_pools.py)."""
     routes: tuple[tuple[str, str], ...] = ()
+    """Each with a destination, and a gateway but for what is on the link."""
     mtu: int | None = None
+    """Of the interface in the pod."""
     vlan: int | None = None
+    """The pod's interface is a VLAN on top of the NIC's."""
     guid: str | None = None
+    """InfiniBand: the virtual function's GUID."""
     pkey: int | None = None
+    """InfiniBand: the partition of the interface."""
     attachment: Attachment | None = None
+    """A NetworkAttachmentDefinition, in place of all else but `interface`; without a namespace it is looked
+    for in the claim's."""
 
     def over(self, of_class: RdmaNetwork) -> RdmaNetwork:
         """A claim's network where its class has one: the class's, but for what a claim may say and does."""

@@ -27,6 +27,8 @@ from koordra.errors import InvalidInput, InvalidParameters
 from koordra.quantity import canonical
 
 ANNOTATION: Final = "koordra.io/resize"
+"""Annotation on a ResourceClaim: what its running shares are to be changed to, by request, within the bounds
+of the class (`GpuConfig.resize`)."""
 LONGEST: Final = 8 << 10
 """Characters of the annotation."""
 MEBIBYTE: Final = 1 << 20
@@ -40,12 +42,16 @@ _FIELDS: Final = ("memory", "cores", "coresPolicy", "priority")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """From and to; memory in bytes. None: it stays as it is allocated."""
+    """What a running share may be changed to; what is absent stays as it is allocated."""
 
     memory: tuple[Decimal, Decimal] | None = None
+    """Least and most of it."""
     cores: tuple[Decimal, Decimal] | None = None
+    """Least and most, in percent of the card."""
     priority: tuple[Decimal, Decimal] | None = None
+    """Least and most; the smallest has idle compute first."""
     policies: tuple[str, ...] = ()
+    """The words that `coresPolicy` may become."""
 
     def to_dict(self) -> dict[str, object]:
         spans = {"memory": self.memory, "cores": self.cores, "priority": self.priority}

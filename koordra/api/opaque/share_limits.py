@@ -28,6 +28,7 @@ from koordra.errors import InvalidQuantity
 from koordra.quantity import canonical, parse
 
 RESIZED_ON: Final = "koordra.io/resized-on"
+"""Label on a DeviceHold: the node on which a claim's shares were changed."""
 ALWAYS: Final = "9999-12-31T23:59:59Z"
 """The seat's `until`: it is held as long as the claim is there."""
 RESIZED: Final = "Resized"

@@ -42,17 +42,20 @@ from koordra.api.resource_class import MANAGED_BY, ClassRefused, owner_reference
 from koordra.controller import claims as claims_of
 
 CLAIM_LABEL: Final = "koordra.io/elastic-claim"
-"""On a ResourceClaim: uid of the ElasticGPUClaim it was made for."""
+"""Label on a ResourceClaim: uid of the ElasticGPUClaim it was made for."""
 SPEC: Final = "koordra.io/elastic-spec"
-"""On a ResourceClaim: digest of the spec it was made with."""
+"""Annotation on a ResourceClaim: digest of the spec it was made with."""
 POLICY: Final = "koordra.io/elastic-reclaim-policy"
+"""Annotation on a ResourceClaim: what its class said when it was made, like the next three; a class that
+changes later changes new claims only."""
 CLASS: Final = "koordra.io/elastic-class"
+"""Annotation on a ResourceClaim: its class."""
 BINDING: Final = "koordra.io/elastic-binding-mode"
+"""Annotation on a ResourceClaim: when it gets its devices."""
 UNIT: Final = "koordra.io/elastic-memory-unit"
-"""On a ResourceClaim: what its class said when it was made; a class that changes later changes new claims
-only."""
+"""Annotation on a ResourceClaim: in which unit memory was asked for."""
 CARD: Final = "koordra.io/elastic-gpu"
-"""Finalizer of an ElasticGPU whose deletion frees its devices."""
+"""Finalizer on an ElasticGPU whose deletion frees its devices."""
 
 
 def managed(obj: Fields) -> bool:

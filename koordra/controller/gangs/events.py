@@ -1,17 +1,5 @@
 """What people read about gangs: Events on the members, and figures. Pure but for what was told last.
 
-GangGathering       not all members that it needs are there
-GangWaiting         they are, and do not all fit: how many do, and the nearest miss
-GangRefused         its terms cannot be meant, or a member is not held by the gate
-GangRolledBack      devices that some members had got were given back, and why
-GangStarts          all of the least have their devices; the gates are lifted
-GangGrows           members above the least got devices
-GangBelowMinMember  members lost their place after the start, and what happens if they find none
-GangRestarted       its members were evicted, so that they start together again
-GangShrunk          members above the least were evicted for another gang
-GangSeatExchanged   what is held for a lost member is another place now, and why
-GangSeatUnfit       what is held for a lost member does not do any more, and there is no other place
-
 Told once per gang and text, and again after LONGEST_PAUSE when only figures changed; on MOST_REPORTED members
 at most.
 """
@@ -40,15 +28,24 @@ from koordra.placement.gang import GangUnplaced
 
 GATHERING: Final = GANG_GATHERING
 WAITING: Final = "GangWaiting"
+"""the members are there, and do not all fit: how many do, and the nearest miss"""
 REFUSED: Final = GANG_REFUSED
 ROLLED_BACK: Final = "GangRolledBack"
+"""devices that some members had got were given back, and why"""
 STARTS: Final = "GangStarts"
+"""all of the least have their devices; the gates are lifted"""
 GROWS: Final = "GangGrows"
+"""members above the least got devices"""
 BELOW_MIN_MEMBER: Final = "GangBelowMinMember"
+"""members lost their place after the start, and what happens if they find none"""
 RESTARTED: Final = "GangRestarted"
+"""its members were evicted, so that they start together again"""
 SHRUNK: Final = "GangShrunk"
+"""members above the least were evicted for another gang"""
 SEAT_EXCHANGED: Final = "GangSeatExchanged"
+"""what is held for a lost member is another place now, and why"""
 SEAT_UNFIT: Final = "GangSeatUnfit"
+"""what is held for a lost member does not do any more, and there is no other place"""
 
 OF_PHASE: Final = {
     GangPhase.GATHERING: GATHERING,

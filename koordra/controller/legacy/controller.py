@@ -34,6 +34,7 @@ SETTLE: Final = 2.0
 """Seconds for which a pod without its template is left to the watches: the template may be behind."""
 REPORT_AGAIN: Final = 30.0
 LOST: Final = "LegacyTemplateLost"
+"""the template that a legacy pod was admitted with is gone and cannot be made again"""
 
 
 class LegacyController:

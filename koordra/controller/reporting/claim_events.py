@@ -1,26 +1,7 @@
 """What happened to a claim, in words for people: one value that Events, logs and metrics are made from. Pure.
 
-Allocated              devices were given to the claim
-GivenBack              they were taken back, and why
-AllocationRefused      the scheduler said no to a node: its words, and for how long the node is left out
-WriteRefused           the API server refused the write
-GateRefused            the API server refused to lift a pod's gate
-Preempted              a pod had to go for a more urgent one
-DriverUpgrade          a pod had to go because the GPU driver of its node is to be free
-DriverUpgradeWaits     why such a pod does not go yet
-NodeEviction           a pod had to go because its node asked for it, and why
-NodeEvictionWaits      why such a pod does not go yet
-ClaimMissing           a pod that is held names claims that are not there
-QuotaExceeded          a legacy pod beyond a quota, or a quota that is full
-Resized                the limits of a running claim's shares are others, and all its processes act by them
-ResizeRefused          why the wish of a claim's annotation is not granted
-InternalError          a defect of the allocator's: please report it
-NodesAsked             an autoscaler is asked for nodes that would make it fit
-NodesNotComing         they did not come, and for how long their group is not asked again
-NoNodeHelps            no new node would make it fit, and why
-DriverRelease          of a Node: how far its GPU driver is free
-any of CONFLICTS          somebody does what only koordra may do
-any of the allocator's words (InsufficientCapacity, TopologyScopeUnmet, ...)     the claim waits
+Their reasons are the words below, and the allocator's (InsufficientCapacity, TopologyScopeUnmet, ...) of a
+claim that waits.
 """
 
 from __future__ import annotations
@@ -37,34 +18,63 @@ from koordra.controller import claims as claims_of
 from koordra.inert import inert
 
 ALLOCATED: Final = "Allocated"
+"""devices were given to the claim"""
 GIVEN_BACK: Final = "GivenBack"
+"""they were taken back, and why"""
 ALLOCATION_REFUSED: Final = "AllocationRefused"
+"""the scheduler said no to a node: its words, and for how long the node is left out"""
 WRITE_REFUSED: Final = "WriteRefused"
+"""the API server refused the write"""
 GATE_REFUSED: Final = "GateRefused"
+"""the API server refused to lift a pod's gate"""
 PREEMPTED: Final = "Preempted"
+"""a pod had to go for a more urgent one"""
 DRIVER_UPGRADE: Final = "DriverUpgrade"
+"""a pod had to go because the GPU driver of its node is to be free"""
 DRIVER_UPGRADE_WAITS: Final = "DriverUpgradeWaits"
+"""why such a pod does not go yet"""
 DRIVER_RELEASE: Final = "DriverRelease"
+"""of a Node: how far its GPU driver is free"""
 NODE_EVICTION: Final = "NodeEviction"
+"""a pod had to go because its node asked for it, and why"""
 NODE_EVICTION_WAITS: Final = "NodeEvictionWaits"
+"""why such a pod does not go yet"""
 CLAIM_MISSING: Final = "ClaimMissing"
+"""a pod that is held names claims that are not there"""
 QUOTA_EXCEEDED: Final = "QuotaExceeded"
+"""a legacy pod beyond a quota, or a quota that is full"""
 RESIZED: Final = "Resized"
+"""the limits of a running claim's shares are others, and all its processes act by them"""
 RESIZE_REFUSED: Final = "ResizeRefused"
+"""why the wish of a claim's annotation is not granted"""
 NODES_ASKED: Final = "NodesAsked"
+"""an autoscaler is asked for nodes that would make it fit"""
 NODES_NOT_COMING: Final = "NodesNotComing"
+"""they did not come, and for how long their group is not asked again"""
 NO_NODE_HELPS: Final = "NoNodeHelps"
+"""no new node would make it fit, and why"""
 INTERNAL_ERROR: Final = "InternalError"
+"""a defect of the allocator's: please report it"""
 GANG_GATHERING: Final = "GangGathering"
+"""not all members that a gang needs are there"""
 GANG_REFUSED: Final = "GangRefused"
+"""a gang's terms cannot be meant, or a member is not held by the gate"""
 
 UNGUARDED_CLASS: Final = "UnguardedClass"
+"""a DeviceClass of koordra's without the clause that keeps kube-scheduler's allocator away"""
 FOREIGN_CLASS: Final = "ForeignClass"
+"""a DeviceClass that is not koordra's matches joint devices"""
 FOREIGN_WRITER: Final = "ForeignWriter"
+"""somebody else wrote an allocation of a joint device"""
 OVER_COMMITTED: Final = "OverCommitted"
+"""a device is given out beyond what it has; the node refuses to prepare what is too much, and an Immediate
+claim that no pod uses gives its devices back"""
 TWO_DRIVERS: Final = "TwoDrivers"
+"""another driver publishes a device at the same PCI address"""
 STRANGE_SLICE: Final = "StrangeSlice"
+"""a ResourceSlice in koordra's name that no plugin of koordra makes"""
 FOREIGN_PLUGIN: Final = "ForeignPlugin"
+"""another stack gives out a node's devices as well (docs/beside-other-stacks.md)"""
 CONFLICTS: Final = (
     UNGUARDED_CLASS,
     FOREIGN_CLASS,

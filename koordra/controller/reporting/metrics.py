@@ -47,7 +47,7 @@ LEADING: Final = gauge("koordra_controller_leading", "1 while this replica holds
 EVENTS: Final = counter(
     "koordra_controller_events_total",
     "What was reported in Events, conflicts included",
-    reason=bounded("the words of koordra's Events (docs/controller.md, docs/gangs.md)", known=TOLD),
+    reason=bounded("the words of koordra's Events (docs/reference/events.md)", known=TOLD),
 )
 CONFLICTS_SEEN: Final = counter(
     "koordra_controller_conflicts_total",

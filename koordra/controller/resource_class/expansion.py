@@ -25,6 +25,7 @@ from koordra.cel.selectors import admission_error
 OWN_NAMESPACE: Final = "koordra-system"
 """Where koordra is installed, and ConfigMaps with parameters are read."""
 NAME_TAKEN: Final = "NameTaken"
+"""an object of somebody else has the name of one that koordra is to make"""
 
 
 def with_device_classes(

@@ -55,12 +55,13 @@ from koordra.topology.machine import Nic
 
 _ETHERNET: Final = "Ethernet"
 NO_NETWORK: Final = "NoNetworkInPod"
+"""the claim's NIC is used in a pod that has no network interface of it"""
 NO_NETWORK_MESSAGE: Final = (
     "RDMA over Ethernet takes its addresses from network interfaces of the pod's own network namespace, and in mode "
     "exclusive any RDMA device is seen in its own alone, and nobody puts this NIC there; start the kubelet plugin and the NRI hook with --pod-network, give the pod a Multus "
     "network on the NIC, or set hostNetwork: true"
 )
-"""The condition's and Event's reason, and what to do."""
+"""What to do."""
 
 
 @dataclass(frozen=True, slots=True)

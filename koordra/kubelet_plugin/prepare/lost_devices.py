@@ -28,9 +28,13 @@ from koordra.node_state.claim_network import NetworkKind
 from koordra.topology.machine import Gpu, Nic
 
 GONE: Final = "DeviceGone"
+"""the device of a prepared claim is not on the node any more"""
 MOVED: Final = "DeviceMoved"
+"""it is at another address"""
 OTHER: Final = "OtherDevice"
+"""another device is at its address"""
 INSTANCE_GONE: Final = "InstanceGone"
+"""the claim's MIG instance is not there any more"""
 
 
 @dataclass(frozen=True, slots=True)

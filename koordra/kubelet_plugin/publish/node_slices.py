@@ -47,8 +47,11 @@ from koordra.kubelet_plugin.publish.slice_content import with_devices
 from koordra.logs import get_logger
 
 CORDON_PREFIX: Final = "cordon.koordra.io/"
+"""Node annotation `cordon.koordra.io/DEVICE`, by `koordra cordon-device`: new claims stay off the device."""
 CORDON_TAINT: Final = "koordra.io/cordoned"
+"""Device taint of a device that was cordoned."""
 FOREIGN_TAINT: Final = "koordra.io/foreign-plugin"
+"""Device taint (NoSchedule) of devices that another stack of the node gives out as well."""
 EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 _MOST_TAINTS: Final = 16

@@ -38,7 +38,11 @@ from koordra.nri.hook.ledger import GrantedDevice
 from koordra.nri.verify.drift import Finding
 
 COMPONENT: Final = f"{names.FIELD_COMPONENT}-nri"
-_EVENTS: Final = {"breach": "IsolationDrift", "InterfaceMissing": "NetworkDrift"}
+ISOLATION_DRIFT: Final = "IsolationDrift"
+"""a running container has, or can open, what is not its own (docs/nri.md)"""
+NETWORK_DRIFT: Final = "NetworkDrift"
+"""the network interface of a NIC that a container holds is not in its pod"""
+_EVENTS: Final = {"breach": ISOLATION_DRIFT, "InterfaceMissing": NETWORK_DRIFT}
 """Reason of the Event by the drift's subject; otherwise its kind."""
 _CONDITIONS: Final = {
     "breach": ("Isolated", "False"),

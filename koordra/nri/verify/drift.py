@@ -55,7 +55,11 @@ BREACHES = frozenset(
 NAMED = 4
 """Device nodes that a difference names; of the others it says how many."""
 LACKS = frozenset({"InterfaceMissing"})
-NOTICES = frozenset({"CardsCounted", "NotConfined"})
+CARDS_COUNTED = "CardsCounted"
+"""a container numbers its cards in CUDA_VISIBLE_DEVICES: the numbers are its own, not the host's"""
+NOT_CONFINED = "NotConfined"
+"""a privileged container started where the runtime cannot deny it anything"""
+NOTICES = frozenset({CARDS_COUNTED, NOT_CONFINED})
 KINDS = (
     *sorted(BREACHES),
     *sorted(LACKS),

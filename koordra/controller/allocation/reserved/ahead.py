@@ -31,6 +31,7 @@ MOST_NODES: Final = 16
 """That are looked at as if nobody were there."""
 MOST_SEATS: Final = 64
 RUNS_INTO: Final = "RunsIntoReservation"
+"""a pod waits for a node that is reserved before it would have ended"""
 
 Excluding = Callable[[Group], Excluded]
 

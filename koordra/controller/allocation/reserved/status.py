@@ -27,14 +27,24 @@ log = get_logger(__name__)
 
 READY: Final = "Ready"
 MOST_NODES: Final = 64
+KEPT: Final = "ReservationKept"
+"""a Reservation has its devices"""
+WAITING: Final = "ReservationWaiting"
+"""a Reservation waits, and for what"""
+INVALID: Final = "ReservationInvalid"
+"""a Reservation cannot be meant"""
+AHEAD: Final = "ReservationAhead"
+"""a Reservation is booked, and its time has not come"""
+OVER: Final = "ReservationOver"
+"""a Reservation's time is over"""
 _EVENTS: Final = {
-    "Kept": "ReservationKept",
-    "Waiting": "ReservationWaiting",
-    "QuotaExceeded": "ReservationWaiting",
-    "Refused": "ReservationWaiting",
-    "Invalid": "ReservationInvalid",
-    "Ahead": "ReservationAhead",
-    "Over": "ReservationOver",
+    "Kept": KEPT,
+    "Waiting": WAITING,
+    "QuotaExceeded": WAITING,
+    "Refused": WAITING,
+    "Invalid": INVALID,
+    "Ahead": AHEAD,
+    "Over": OVER,
 }
 _QUIET: Final = frozenset({"Kept", "Over"})
 

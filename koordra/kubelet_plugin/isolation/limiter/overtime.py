@@ -40,6 +40,7 @@ class OverTime:
     share: float
 
     reason: ClassVar[str] = "OverTime"
+    """the kernels of a claim have had more of the card's time than its share"""
     evicts: ClassVar[bool] = False
     """The time is past when it is told, and honest programs may have kernels too long to be paced."""
 

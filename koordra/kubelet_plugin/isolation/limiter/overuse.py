@@ -40,6 +40,7 @@ class Overuse:
     context: int
 
     reason: ClassVar[str] = "OverLimit"
+    """the processes of a claim have more of the card's memory than its share"""
     evicts: ClassVar[bool] = True
     """What is there stays until its process ends."""
 
