@@ -336,11 +336,11 @@ def _term(
             process.readiness.good = False
             raise
         process.readiness.good = True
-        store.save(reconciler.allocation.placer.order)
+        unkept = store.save(reconciler.allocation.placer.order)
         untold = members.sync(reconciler.allocation.imex)
         figures = None if reconciler.count(process.instruments, process.figures, term=stop) else 0.0
         rest = process.questions.answer(partial(leader_view, reconciler))
-        return min([due for due in (pause, rest, figures, untold) if due is not None], default=None)
+        return min([due for due in (pause, rest, figures, untold, unkept) if due is not None], default=None)
 
     process.questions.open(changed.set)
     try:

@@ -125,7 +125,6 @@ class Driver:
             metrics=metrics,
             changed=self._on_limits_change,
             records=records,
-            noted=lambda: self._state.noted(),  # noqa: PLW0108  made below
             disk=disk,
         )
         self._mig = MigIsolation(
@@ -168,7 +167,6 @@ class Driver:
             node=settings.node,
             build=self._slices,
             written=self._metrics.slice_writes.inc,
-            in_order=self._metrics.slices_in_order.set_to_current_time,
             mode_change=AllocationModeChange(paths.state, disk=disk),
         )
         self._audit = ClaimAudit(

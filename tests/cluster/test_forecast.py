@@ -1,8 +1,9 @@
 """What `koordra plan` says of a cluster's objects, and manifests beside them, is what its controller does
 when they are applied.
 
-KOORDRA_EXAMPLES random cases, three without it; the first seed is KOORDRA_SEED. Everything of a case is there
-before any of it can be planned: its claims name a DeviceClass that is made last.
+KOORDRA_EXAMPLES random cases, three without it; the first seed is KOORDRA_SEED. Everything of a case is made
+while nobody leads, so that all of it is there when the controller decides. What it does is over once
+kube-scheduler has answered for every pod that was let go, and the controller has nothing to add.
 """
 
 from __future__ import annotations
@@ -23,21 +24,20 @@ from koordra.cli.cluster.cluster_objects import Source, listed
 from koordra.cli.what_if.manifests import Assumed, what_if
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.fabrics import written_levels
+from koordra.controller.cache.pod_index import pod_scheduled
 from koordra.errors import Invalid, NotFound
 from koordra.kube.client import KubeClient
 from koordra.placement import Plan
 from tests.cluster.conftest import LEVELS
+from tests.cluster.leaderless import nobody_leads, passes_once_more
 from tests.cluster.nodes import OF_THE_SUITE
-from tests.cluster.waiting import eventually
+from tests.cluster.waiting import NODES, PATIENCE, eventually
 from tests.fakes.forecast_cases import wanted_of_nodes
 
 pytestmark = pytest.mark.cluster
 
 EXAMPLES: Final = int(os.environ.get("KOORDRA_EXAMPLES", "3"))
 FIRST: Final = int(os.environ.get("KOORDRA_SEED", "0"))
-QUIET: Final = 4.0
-"""Seconds without a change of any claim after which nothing is to come."""
-CLASSES: Final = {"gpu.koordra.io": "gpu-case.koordra.io", "nic.koordra.io": "nic-case.koordra.io"}
 READ: Final = (
     *(kinds.NAMESPACES, kinds.NODES, kinds.RESOURCE_SLICES, kinds.DEVICE_CLASSES, kinds.DEVICE_TAINT_RULES),
     *(kinds.RESOURCE_CLAIM_TEMPLATES, kinds.RESOURCE_CLAIMS, kinds.DEVICE_HOLDS, kinds.PODS),
@@ -52,38 +52,30 @@ MADE: Final = {
 
 
 @pytest.fixture
-def classes(client: KubeClient, namespace: str) -> Iterator[list[Object]]:
-    """As they are to be made, of the GPUs last."""
-    made = []
-    for own, name in sorted(CLASSES.items(), reverse=True):
-        spec = client.get(kinds.DEVICE_CLASSES, own)["spec"]
-        made.append({**kinds.DEVICE_CLASSES.type_meta, "metadata": {"name": name}, "spec": spec})
-    yield made
-    _remove(client, made)
+def emptied(client: KubeClient, namespace: str) -> Iterator[str]:
+    yield namespace
     _give_up(client, namespace)
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + EXAMPLES))
 def test_what_is_planned_is_what_is_done(
-    client: KubeClient, namespace: str, classes: list[Object], seed: int
+    client: KubeClient, emptied: str, metrics_port: int, seed: int
 ) -> None:
-    wanted = wanted_of_nodes(seed, namespace, CLASSES, OF_THE_SUITE)
+    wanted = wanted_of_nodes(seed, emptied, OF_THE_SUITE)
     there = [
         {**kind.type_meta, **obj}
         for kind, found in listed(client, [Source(kind, optional=True) for kind in READ]).items()
         for obj in found
     ]
     levels = written_levels(",".join(f"{level}={label}" for level, label in LEVELS.items()))
-    said = what_if([*there, *classes, *wanted], Assumed(levels=levels), datetime.now(UTC)).plan()
-    for obj in wanted:
-        with suppress(Invalid):  # of the webhook, which the plan knows
-            client.create(MADE[obj["kind"]], obj)
-    pods = [obj for obj in wanted if obj["kind"] == "Pod"]
-    eventually(lambda: _claims_are_made(client, namespace, pods), "the claims of templates")
-    time.sleep(QUIET)  # each kind has a watch of its own: the controller is to know all of it
-    for one in classes:
-        client.create(kinds.DEVICE_CLASSES, one)
-    done = _at_rest(client, namespace, said)
+    said = what_if([*there, *wanted], Assumed(levels=levels), datetime.now(UTC)).plan()
+    with nobody_leads(client, metrics_port):
+        for obj in wanted:
+            with suppress(Invalid):  # of the webhook, which the plan knows
+                client.create(MADE[obj["kind"]], obj)
+        pods = [obj for obj in wanted if obj["kind"] == "Pod"]
+        eventually(lambda: _claims_are_made(client, emptied, pods), "the claims of templates")
+    done = _at_rest(client, emptied, metrics_port, said)
     assert {*said.allocations} == {*done}, {
         key: list(map(str, why)) for key, why in said.unsatisfiable.items()
     }
@@ -104,20 +96,34 @@ def _claims_are_made(client: KubeClient, namespace: str, pods: Sequence[Object])
     return True
 
 
-def _at_rest(client: KubeClient, namespace: str, said: Plan) -> dict[str, Object]:
+def _at_rest(client: KubeClient, namespace: str, metrics_port: int, said: Plan) -> dict[str, Object]:
     """Allocations by claim, by the names that the plan has for claims of templates; once all that are
-    planned are there, or else nothing has come for long, and nothing comes any more."""
-    began = since = time.monotonic()
-    before: dict[str, Object] = {}
+    planned are there, or none has come for PATIENCE, and nothing comes any more."""
+    since = time.monotonic()
+    before: tuple[object, ...] = ()
     while True:
-        found = _allocations(client, namespace)
+        passes_once_more(client, metrics_port, NODES[0])
+        found, pods = _allocations(client, namespace), client.list(kinds.PODS, namespace=namespace)[0]
+        seen = found, [(objects.name(pod), _is_gated(pod)) for pod in pods]
         now = time.monotonic()
-        if found != before:
-            before, since = found, now
-        patience = QUIET if found.keys() >= said.allocations.keys() else 30.0
-        if now > max(since, began) + patience:
+        if seen != before:
+            before, since = seen, now
+        elif all(map(_is_judged, pods)) and found.keys() >= said.allocations.keys():
+            return found
+        if now > since + PATIENCE:
             return found
         time.sleep(0.2)
+
+
+def _is_gated(pod: Object) -> bool:
+    return bool(objects.spec_of(pod).get("schedulingGates"))
+
+
+def _is_judged(pod: Object) -> bool:
+    """By kube-scheduler, unless it is not to look at it."""
+    said = pod_scheduled(pod)
+    refused = said.status == "False" and said.reason != "SchedulingGated"
+    return _is_gated(pod) or bool(objects.spec_of(pod).get("nodeName")) or refused
 
 
 def _allocations(client: KubeClient, namespace: str) -> dict[str, Object]:
@@ -147,10 +153,3 @@ def _give_up(client: KubeClient, namespace: str) -> None:
             with suppress(NotFound):
                 client.delete(kind, objects.name(one), namespace=namespace)
         eventually(lambda kind=kind: not left(kind), f"the end of {kind.plural}")  # type: ignore[misc]
-
-
-def _remove(client: KubeClient, made: Sequence[Object]) -> None:
-    kind: Kind = kinds.DEVICE_CLASSES
-    for one in made:
-        with suppress(NotFound):
-            client.delete(kind, objects.name(one))

@@ -43,11 +43,9 @@ def drawn(seed: int) -> Case:
     return _Draw(random.Random(f"forecast {seed}")).case()
 
 
-def wanted_of_nodes(
-    seed: int, namespace: str, classes: Mapping[str, str], labels: Mapping[str, str]
-) -> list[Dict]:
-    """For a cluster with two nodes of eight cards and NICs, which have these labels. Claims name classes in
-    the place of koordra's, and pods are called in the order in which they are planned."""
+def wanted_of_nodes(seed: int, namespace: str, labels: Mapping[str, str]) -> list[Dict]:
+    """For a cluster with two nodes of eight cards and NICs, which have these labels. Pods are called in the
+    order in which they are planned."""
     draw = _Draw(random.Random(f"forecast of nodes {seed}"))
     alone = (draw.large, draw.large, draw.plain, draw.plain, draw.shared, draw.immediate)
     kinds = (*alone, draw.gang, draw.gang, draw.reservation)
@@ -64,10 +62,6 @@ def wanted_of_nodes(
         if obj["kind"] == "Reservation":
             spec.pop("priority", None)  # above 0 it takes a right
             spec["nodeSelector"] = dict(labels)
-        of = {"ResourceClaimTemplate": [spec.get("spec")], "Reservation": spec.get("claims")}
-        for asked in of.get(obj["kind"]) or [spec]:
-            for one in asked["devices"]["requests"]:
-                one["exactly"]["deviceClassName"] = classes[one["exactly"]["deviceClassName"]]
     return sorted(found, key=lambda one: (one["kind"] == "Pod", one["metadata"]["name"]))
 
 

@@ -10,6 +10,8 @@
                           ReadWriteOncePod volumes that another pod has
     suitable nodes        the selector that a converted class carries for koordra's own devices
 
+The pods of a group have to be on one node, so each of them is held against those before it, too.
+
 Everything about one node and one pod alone (readiness, cordon, taints, labels, node affinity, room) is the
 allocator's business. Soft terms (preferred, ScheduleAnyway) are not looked at: devices decide which of the
 permitted nodes is best. What is missed here costs a round, never correctness: kube-scheduler says no, and the
@@ -22,6 +24,7 @@ VolumeRestrictions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain, combinations
 from typing import Final
 
 from koordra.allocator.predicates import selector_matches, unmet_affinity, untolerated_taints
@@ -60,6 +63,10 @@ _ZONE_LABELS: Final = (
     "failure-domain.beta.kubernetes.io/region",
 )
 
+MOST_TOGETHER: Final = 32
+"""Pods of a group that are held against each other. The pods of common charts share a claim by twos and
+threes."""
+
 _Constraint = Fields
 """Of topology spread."""
 _Unsuitable = Iterable[tuple[str, str]]
@@ -88,19 +95,49 @@ class InterPodPredicates:
     def of(self, group: Group) -> Excluded:
         """Node -> the first thing that keeps some pod of the group off it."""
         found = dict[str, str]()
-        for name, text in self._unsuitable_classes(group):
+        for name, text in chain(self._unsuitable_classes(group), self._kept_apart(group)):
             found.setdefault(name, text)
         mine = {objects.uid(each) for each in group.pods}
-        for pod in group.pods:
-            for name, text in self._of_pod(pod, mine):
+        for at, pod in enumerate(group.pods):
+            beside = group.pods[:at] if at < MOST_TOGETHER else ()
+            for name, text in self._of_pod(pod, mine, beside):
                 found.setdefault(name, text if len(group.pods) == 1 else f"pod {objects.key(pod)}: {text}")
         return {name: reason_of(Cause.NODE_UNSUITABLE, found[name], name) for name in sorted(found)}
 
-    def _of_pod(self, pod: Object, mine: set[str]) -> _Unsuitable:
+    def _kept_apart(self, group: Group) -> _Unsuitable:
+        """Nodes that two pods of the group may not share."""
+        pods = group.pods[:MOST_TOGETHER]
+        if len(pods) == 1 or not any(map(reads_other_pods, pods)):
+            return
+        everywhere, of_label = list[str](), dict[str, str]()
+        for pod, other in combinations(pods, 2):
+            both, ports = f"pods {objects.key(pod)} and {objects.key(other)} share claims", _ports(pod)
+            everywhere += [
+                f"{both}, and host port {protocol}/{number} is asked for by both"
+                for address, protocol, number in _ports(other)
+                if clashes((address, protocol, number), ports)
+            ]
+            everywhere += [
+                f"{both}, and volume claim {name} (ReadWriteOncePod) is used by both"
+                for name in volume_claim_names(pod)
+                if name in volume_claim_names(other) and _is_of_one_pod(self._volume(pod, name))
+            ]
+            for one, two in ((pod, other), (other, pod)):
+                for term in terms_of(one, "podAntiAffinity"):
+                    if term.means(two, self._cache.namespaces):
+                        text = f"{both}, and required pod anti-affinity keeps them out of one {term.key}"
+                        of_label.setdefault(term.key, text)
+            if everywhere:
+                yield from dict.fromkeys(self.nodes, everywhere[0]).items()
+                return
+        for label, text in of_label.items():
+            yield from ((name, text) for name, info in self.nodes.items() if label in info.labels)
+
+    def _of_pod(self, pod: Object, mine: set[str], beside: Sequence[Object]) -> _Unsuitable:
         yield from self._repelled_by_existing(pod, mine)
         if not reads_other_pods(pod):
             return
-        yield from self._port_clashes(host_ports(objects.spec_of(pod)), mine)
+        yield from self._port_clashes(_ports(pod), mine)
         yield from self._affinity_unmet(pod, list(terms_of(pod, "podAffinity")), mine)
         for term in terms_of(pod, "podAntiAffinity"):
             (domains,) = self._domains([term], mine)
@@ -116,13 +153,13 @@ class InterPodPredicates:
             if constraint.get("whenUnsatisfiable", _DO_NOT_SCHEDULE) == _DO_NOT_SCHEDULE
         ][:MOST_TERMS]
         for constraint in spread:
-            yield from self._uneven(pod, constraint, set(map(_key, spread)), mine)
+            yield from self._uneven(pod, constraint, set(map(_key, spread)), mine, beside)
         yield from self._volumes_unreachable(pod, mine)
 
     def _port_clashes(self, ports: Sequence[Port], mine: set[str]) -> _Unsuitable:
         for placed in self._guests.with_port(ports) if ports else ():
             if placed.node in self.nodes and objects.uid(placed.pod) not in mine:
-                for taken in host_ports(objects.spec_of(placed.pod)):
+                for taken in _ports(placed.pod):
                     if clashes(taken, ports):
                         _, protocol, number = taken
                         text = f"host port {protocol}/{number} is taken by pod {objects.key(placed.pod)}"
@@ -176,8 +213,16 @@ class InterPodPredicates:
 
     # topology spread
 
-    def _uneven(self, pod: Object, constraint: _Constraint, keys: set[str], mine: set[str]) -> _Unsuitable:
-        """`keys`: those of all constraints of the pod; a node that lacks one of them counts for none."""
+    def _uneven(
+        self,
+        pod: Object,
+        constraint: _Constraint,
+        keys: set[str],
+        mine: set[str],
+        beside: Sequence[Object],
+    ) -> _Unsuitable:
+        """`keys`: those of all constraints of the pod; a node that lacks one of them counts for none.
+        `beside`: pods that come to whatever node this one comes to."""
         key = _key(constraint)
         selector = with_label_keys(pod, constraint)
         eligible = {
@@ -189,23 +234,27 @@ class InterPodPredicates:
         for placed in self._guests.alike(selector, objects.namespace(pod), mine):
             if placed.node in eligible:
                 counts[eligible[placed.node]] += 1
-        least = min(counts.values(), default=0)
-        if len(counts) < int(constraint.get("minDomains") or 1):
-            least = 0
+        enough = len(counts) >= int(constraint.get("minDomains") or 1)
+        lowest = sorted(counts.values())[:2]
         itself = int(label_selector_matches(selector, objects.labels_of(pod)))
+        more = sum(label_selector_matches(selector, objects.labels_of(one)) for one in beside)
         most = int(constraint.get("maxSkew") or 1)
         for name, info in self.nodes.items():
             if key not in info.labels:
                 yield name, f"topology spread: the node has no label {key}"
-            elif (skew := counts.get(info.labels[key], 0) + itself - least) > most:
+                continue
+            known = counts.get(info.labels[key], 0)
+            here = known + (more if name in eligible else 0)
+            without = lowest[1:] if lowest[:1] == [known] else lowest[:1]
+            least = min([here, *without]) if enough and counts else 0
+            if (skew := here + itself - least) > most:
                 yield name, f"topology spread over {key}: skew would be {skew}, at most {most} is allowed"
 
     # volumes
 
     def _volumes_unreachable(self, pod: Object, mine: set[str]) -> _Unsuitable:
         for claim_name in volume_claim_names(pod)[: 4 * MOST_TERMS]:
-            claim = self._cache.volume_claims.get(f"{objects.namespace(pod)}/{claim_name}", {})
-            volume = self._cache.volumes.get(str(objects.spec_of(claim).get("volumeName") or ""))
+            volume = self._volume(pod, claim_name)
             if volume is None:
                 continue
             spec = objects.spec_of(volume)
@@ -221,13 +270,17 @@ class InterPodPredicates:
                     )
                 elif away:
                     yield name, f"volume {objects.name(volume)} is in {min(away)} {zones[min(away)]}"
-            if "ReadWriteOncePod" in (spec.get("accessModes") or ()):
+            if _is_of_one_pod(volume):
                 for placed in self._guests.with_volume(f"{objects.namespace(pod)}/{claim_name}"):
                     if placed.node in self.nodes and objects.uid(placed.pod) not in mine:
                         other = objects.key(placed.pod)
                         text = f"volume claim {claim_name} (ReadWriteOncePod) is used by pod {other}"
                         yield from dict.fromkeys(self.nodes, text).items()
                         break
+
+    def _volume(self, pod: Object, claim_name: str) -> Object | None:
+        claim = self._cache.volume_claims.get(f"{objects.namespace(pod)}/{claim_name}", {})
+        return self._cache.volumes.get(str(objects.spec_of(claim).get("volumeName") or ""))
 
     # classes that were converted from classic ones
 
@@ -252,6 +305,14 @@ class InterPodPredicates:
 
 def _key(constraint: _Constraint) -> str:
     return str(constraint.get("topologyKey"))
+
+
+def _ports(pod: Fields) -> list[Port]:
+    return host_ports(objects.spec_of(pod))
+
+
+def _is_of_one_pod(volume: Object | None) -> bool:
+    return "ReadWriteOncePod" in (objects.spec_of(volume or {}).get("accessModes") or ())
 
 
 def counts_for_spread(node: Fields, pod: Object, constraint: Fields) -> bool:

@@ -1,9 +1,9 @@
 """Where the learned table outlives the controller: the ConfigMap `koordra-leftover-table` beside the Lease.
 
 It is installed empty and only ever patched, so that the controller needs no right to make ConfigMaps. Read at
-the start of a term; written when a table was learned for the first time, then at most every ten minutes, and
-at the end of the term. A table that cannot be read or written costs nothing but knowledge: a warning is
-logged once, and it is learned anew.
+the start of a term; written within PERIOD when the table was made anew, so that a forecast goes by the table
+that the controller goes by, and at the end of the term. A table that cannot be read or written costs nothing
+but knowledge: a warning is logged once, and it is learned anew.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from koordra.placement.policy.workload_table import LearnedTable
 log = get_logger(__name__)
 
 NAME: Final = "koordra-leftover-table"
-PERIOD: Final = 600.0
+PERIOD: Final = 10.0
+"""Seconds between two writes at least. A table is made anew when the count has grown by a quarter, so a
+cluster writes some dozens of times in its life."""
 MOST_BYTES: Final = 512 << 10
 """Half of what a ConfigMap holds."""
 MOST_CLASSES: Final = 2048
@@ -55,10 +57,13 @@ class LeftoverStore:
             log.info("leftover_table_read", claims=found.table.pods)
         return found
 
-    def save(self, leftovers: LearnedOrder, *, now: bool = False) -> None:
-        """Write what was learned since the last time, if it is time (or `now`)."""
-        if leftovers.epoch == self._saved or not (now or self.clock() >= self._again) or not self.may_write():
-            return
+    def save(self, leftovers: LearnedOrder, *, now: bool = False) -> float | None:
+        """Write what was learned since the last time, if it is time (or `now`); else in how many seconds it
+        is. None where nothing is to be written."""
+        if leftovers.epoch == self._saved or not self.may_write():
+            return None
+        if (pause := self._again - self.clock()) > 0 and not now:
+            return pause
         self._again = self.clock() + PERIOD
         try:
             self.client.patch(
@@ -66,8 +71,9 @@ class LeftoverStore:
             )
         except ApiError as error:
             self._warn_once("leftover_table_not_kept", error)
-            return
+            return PERIOD
         self._saved = leftovers.epoch
+        return None
 
     def _warn_once(self, event: str, error: KoordraError) -> None:
         if not self._warned:

@@ -16,6 +16,9 @@ class QuotasAsTheyAre:
 
     quotas: Quotas
 
+    def is_awaited(self) -> bool:
+        return self.quotas.is_awaited()
+
     def is_bounding(self) -> bool:
         return self.quotas.is_bounding()
 
@@ -24,9 +27,6 @@ class QuotasAsTheyAre:
 
     def use(self, namespace: str) -> str:
         return self.quotas.use(namespace)
-
-    def used(self) -> Mapping[tuple[str, str, str], float]:
-        return self.quotas.used()
 
     def on_hold(self, event: str, hold: Object, /) -> None:
         pass

@@ -74,7 +74,6 @@ class QuotaController:
         self._wake = wake
         self._held_back = HeldBack(self.usage, self.seats, self._quotas.of, self._find, self._claims.amounts)
         self._over: dict[str, str] = {}
-        self._used: dict[tuple[str, str, str], float] = {}
         self._listeners: list[threading.Event] = [self._changed]
 
     def start(self, caches: Informers, stop: threading.Event) -> threading.Thread:
@@ -102,25 +101,24 @@ class QuotaController:
             self._scope.follow(self._quotas.terms)
             self._claims.recount()
             before, self._over = self._over, {}
-            used: dict[tuple[str, str, str], float] = {}
             for quota in self._quotas.all():
                 key, text = objects.key(quota), self._held_back.overdrawn(quota)
                 if text and before.get(key) != text:
                     self._report(ClaimEvent(QUOTA_EXCEEDED, cut(text), (quota,)))
                 self._over[key] = text
-                for line, ratio in self._held_back.ratios(quota).items():
-                    used[objects.namespace(quota), objects.name(quota), line] = ratio
-            self._used = used
         return PERIOD
 
     # quotas.Quotas
+
+    def is_awaited(self) -> bool:
+        return not self._is_read() and not self._is_late()
 
     def is_bounding(self) -> bool:
         return not self._is_read() or self._quotas.is_bounding
 
     def held(self, members: Sequence[PodClaims], gangs: Gangs) -> Mapping[str, str]:
         if not self._is_read():
-            why = NOT_READ if time.monotonic() - self._since > PATIENCE else ""
+            why = NOT_READ if self._is_late() else ""
             late = waiting_by_namespace(members).values()
             return {objects.uid(member.pod): why for listed in late for member in listed}
         self._claims.recount()
@@ -128,9 +126,6 @@ class QuotaController:
 
     def use(self, namespace: str) -> str:
         return self._held_back.use(namespace) if self._is_read() else ""
-
-    def used(self) -> Mapping[tuple[str, str, str], float]:
-        return self._used
 
     def on_hold(self, event: str, hold: Object, /) -> None:
         """DeviceHolds, as the leader has read and written them."""
@@ -149,6 +144,9 @@ class QuotaController:
     def _is_read(self) -> bool:
         """Quotas and templates; what runs since before this leader's term was counted before it began."""
         return self._quotas.is_synced() and (not self._has_templates or self.templates.wait_synced(0))
+
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._since > PATIENCE
 
     def _find(self, kind: Kind, key: str) -> Object | None:
         return self.templates.get(key) if kind is RESOURCE_CLAIM_TEMPLATES else self._caches.get(kind, key)

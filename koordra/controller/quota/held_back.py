@@ -68,6 +68,9 @@ class HeldBack:
     find: Callable[[Kind, str], Object | None]
     amounts: Callable[[Fields], Amounts]
 
+    def is_awaited(self) -> bool:
+        return False
+
     def is_bounding(self) -> bool:
         return True
 
@@ -125,17 +128,6 @@ class HeldBack:
         """The lines of the quota that are gone beyond; "" where none is."""
         held_seats = self._held_seats(objects.namespace(quota))
         return overdrawn(quota, self._counting(held_seats.charges))
-
-    def ratios(self, quota: Object) -> dict[str, float]:
-        """How far each line is used. One that allows nothing is used up by anything, and not by nothing."""
-        counted = self._counting(self._held_seats(objects.namespace(quota)).charges)
-        found = {line.key: (line.used + counted(quota, line.name), line.hard) for line in bounded(quota)}
-        return {key: used / hard if hard else float(used > 0) for key, (used, hard) in found.items()}
-
-    def used(self) -> Mapping[tuple[str, str, str], float]:
-        """As quotas.Quotas has it: of a forecast, which shows no metrics, nothing. A leader's is the quota
-        controller's."""
-        return {}
 
     def use(self, namespace: str) -> str:
         """As quotas.Quotas has it."""

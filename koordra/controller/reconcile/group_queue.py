@@ -57,6 +57,7 @@ class GroupQueue:
         yet."""
         self.requoted: set[str] = set()
         """Pods of which another thing is said than before."""
+        self._awaits_quotas = False
         self._unplanned = Unplanned(context)
         self._index = GroupIndex()
         self.groups: Mapping[str, Group] = self._index.groups
@@ -106,6 +107,9 @@ class GroupQueue:
     def ask_quota(self, now: float) -> None:
         """Which pods stand beyond their quota now."""
         pods, before = self._context.cache.pod_index, self.beyond_quota
+        self._awaits_quotas = self.quotas.is_awaited()
+        if self._awaits_quotas:
+            self._context.wake(now + NOT_READ_PAUSE)
         if not before and not self.quotas.is_bounding():
             return
         self.beyond_quota = (
@@ -207,7 +211,9 @@ class GroupQueue:
         return member
 
     def _immediate(self) -> dict[str, Object]:
-        cache, found = self._context.cache, {}
+        cache, found = self._context.cache, dict[str, Object]()
+        if self._awaits_quotas:  # pods come first, and get nothing yet
+            return found
         for key in cache.claim_index.waiting_without_pod():
             claim = cache.claims[key]
             owner = claims_of.owner(claim, cache.classes)

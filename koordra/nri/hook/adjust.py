@@ -79,11 +79,9 @@ class NodeShape:
 
 @dataclass(frozen=True, slots=True)
 class Annotated:
-    """What a pod holds by Koordinator's annotation, as a claim, and the mounts of its isolation. `asked`: of
-    each card how much, in percent, by name of the capacity."""
+    """What a pod holds by Koordinator's annotation, as a claim, and the mounts of its isolation."""
 
     claim: PreparedClaim
-    asked: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
     taken_over: tuple[str, ...] = ()
 
@@ -126,9 +124,7 @@ def decide(
     annotated = None if grants.markers else annotated
     added: tuple[DeviceNode, ...] = ()
     if annotated is not None:
-        asked = annotated.asked
-        held = [Grant(annotated.claim, each, asked.get(each.device, ())) for each in annotated.claim.devices]
-        grants = Grants(held=tuple(held))
+        grants = Grants(held=tuple(Grant(annotated.claim, device) for device in annotated.claim.devices))
         added = tuple(sorted(grants.nodes | control_nodes(facts.guarded, grants)))
     else:
         check_nodes(container, grants)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -38,11 +39,23 @@ def labelled(name: str, labels: dict[str, str], **spec: Any) -> Object:
 
 def excluded(waits: Object, running: dict[str, list[Object]], **more: Any) -> dict[str, str]:
     """Node -> why; nodes n0, n1 in zone a, n2 in zone b."""
+    return together([waits], running, **more)
+
+
+def three_nodes() -> list[Object]:
     nodes = []
     for index, zone in enumerate("aab"):
         nodes.append(node(f"n{index}"))
         nodes[-1]["metadata"]["labels"][ZONE] = zone
-    group = Group((PodClaims(waits, (claim("c", uid="c"),)),))
+    return nodes
+
+
+def together(
+    waiting: list[Object], running: dict[str, list[Object]], *, nodes: list[Object] | None = None, **more: Any
+) -> dict[str, str]:
+    """The same, of pods that share a claim."""
+    nodes = nodes or three_nodes()
+    group = Group(tuple([PodClaims(one, (claim("c", uid="c"),)) for one in waiting]))
     found = predicates(nodes, running, **more).of(group)
     return {name: reason.detail for name, reason in found.items()}
 
@@ -226,6 +239,54 @@ def test_a_volume_pins_its_pod() -> None:
     user = labelled("q", {}, volumes=waits["spec"]["volumes"])
     assert len(excluded(waits, {"n1": [user]}, volume_claims=[bound], volumes=[alone])) == 3
     assert excluded(waits, {}, volume_claims=[], volumes=[volume]) == {}
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_pods_that_share_a_claim_have_no_node_where_the_scheduler_would_refuse_one_of_them(seed: int) -> None:
+    """It takes them one by one, each beside those before it."""
+    chance = random.Random(seed)
+    nodes = three_nodes()
+    nodes[chance.randrange(3)]["metadata"]["labels"]["rack"] = "r"
+    volumes = {
+        "volume_claims": [
+            {"metadata": {"name": "data", "namespace": "default"}, "spec": {"volumeName": "pv"}}
+        ],
+        "volumes": [{"metadata": {"name": "pv"}, "spec": {"accessModes": ["ReadWriteOncePod"]}}],
+    }
+    running = {name: [drawn(chance, f"at-{name}")] for name in ("n0", "n1", "n2") if chance.random() < 0.6}
+    waiting = [drawn(chance, f"w{at}") for at in range(chance.randint(2, 4))]
+    wrong = set()
+    for name in ("n0", "n1", "n2"):
+        for at, one in enumerate(waiting):
+            there = {**running, name: [*running.get(name, ()), *waiting[:at]]}
+            if name in together([one], there, nodes=nodes, **volumes):
+                wrong.add(name)
+    assert together(waiting, running, nodes=nodes, **volumes).keys() == wrong
+
+
+def drawn(chance: random.Random, name: str) -> Object:
+    app = {"app": chance.choice(("web", "db"))}
+    more: dict[str, Any] = {}
+    if chance.random() < 0.2:
+        key, other = chance.choice((HOST, ZONE, "rack")), chance.choice(("web", "db"))
+        more["affinity"] = affinity("podAntiAffinity", key, {"app": other})
+    if chance.random() < 0.5:
+        terms = {"topologyKey": chance.choice((HOST, ZONE)), "maxSkew": chance.choice((1, 2))}
+        more["topologySpreadConstraints"] = spread(**terms, **chance.choice(({}, {"minDomains": 3})))
+    if chance.random() < 0.1:
+        more["volumes"] = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    port = {"hostPort": chance.choice((80, 81)), "hostIP": chance.choice(("", "10.0.0.1", "10.0.0.2"))}
+    ports = [port] if chance.random() < 0.3 else []
+    if chance.random() < 0.3:
+        more["nodeSelector"] = {ZONE: "a"}
+    return labelled(name, app, containers=[{"name": "main", "ports": ports}], **more)
+
+
+def test_what_keeps_pods_apart_that_share_a_claim_is_told() -> None:
+    both = [with_port("p", hostPort=80), with_port("q", hostPort=80)]
+    assert together(both, {})["n1"] == (
+        "pods default/p and default/q share claims, and host port TCP/80 is asked for by both"
+    )
 
 
 def test_suitable_nodes_of_a_converted_class_are_obeyed() -> None:

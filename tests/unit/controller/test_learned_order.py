@@ -240,12 +240,15 @@ def test_the_table_is_kept_rarely_and_read_by_the_next_term() -> None:
         store.save(book.placer.order)
         book.end(f"c{number}")
     assert api.writes == 1
+    now[0] = PERIOD / 2
+    assert store.save(book.placer.order) == PERIOD / 2, "somebody comes back for it"
+    assert api.writes == 1
     now[0] = PERIOD
     leading[0] = False
     store.save(book.placer.order, now=True)
     assert api.writes == 1, "who does not lead does not write"
     leading[0] = True
-    store.save(book.placer.order)
+    assert store.save(book.placer.order) is None
     store.save(book.placer.order, now=True)
     assert api.writes == 2, "what is kept is not written again"
     again = store.read()

@@ -106,6 +106,19 @@ def test_what_keeps_one_consumer_off_a_node_keeps_no_other_off() -> None:
     assert cluster.node_of("shared") == ahead.planned["default/shared"].node == "n0"
 
 
+def test_consumers_that_cannot_be_on_one_node_are_not_given_devices_together() -> None:
+    """kube-scheduler would refuse the later one, and take its own claim back, time and again."""
+    cluster = JointCluster(nodes=2)
+    for name in ("shared", "own-p", "own-q"):
+        cluster.claim(name)
+    cluster.pod("p", "shared", "own-p", containers=PORT)
+    cluster.pod("q", "shared", "own-q", containers=PORT)
+    cluster.settle()
+    assert cluster.node_of("shared") == cluster.node_of("own-p")
+    assert cluster.allocation("own-q") is None
+    assert any("host port TCP/80 is taken by pod default/p" in one.message for one in cluster.told)
+
+
 def test_the_same_is_planned_where_one_consumer_is_told_to_stay_off() -> None:
     cluster = two_of_whom_one_cannot_come()
     found = plan(objects_of(cluster), exclude={"default/q": {"n0": "the port is taken"}})

@@ -260,18 +260,6 @@ def test_the_second_comes_after_the_first_was_served_though_it_is_older(
     assert cluster.served() == ["p1"]
 
 
-def test_how_far_each_line_is_used_is_told(leader: Callable[..., Leader]) -> None:
-    (first, second), template = from_two_replicas()
-    lines = {"requests.nvidia.com/gpu": "4", "limits.nvidia.com/gpumem": "0", "pods": "1"}
-    cluster = leader(a_quota(lines))
-    cluster.admitted(first, template)
-    cluster.admitted(second, template)
-    cluster.settle()
-    (quota,) = cluster.keeper._quotas.all()
-    found = cluster.keeper._held_back.ratios(quota)
-    assert found == {"requests.nvidia.com/gpu": 0.5, "limits.nvidia.com/gpumem": 0.0}
-
-
 def test_when_the_first_ends_the_second_gets_its_card(leader: Callable[..., Leader]) -> None:
     (first, second), template = from_two_replicas()
     cluster = leader(ONE_CARD)
@@ -372,6 +360,19 @@ def test_while_quotas_are_not_read_the_next_pass_is_soon() -> None:
     assert cluster.served() == []
     assert pause is not None
     assert pause <= 1.0
+
+
+def test_nobody_goes_before_the_pods_while_quotas_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims without a pod come last. They do not wait for ever: who can be told of what is amiss is."""
+    cluster = Leader(Api())
+    cluster.claim("now", annotations={names.MODE_LABEL: names.IMMEDIATE})
+    pause = cluster.settle()
+    assert cluster.served() == []
+    assert pause is not None
+    assert pause <= 1.0
+    monkeypatch.setattr(controller, "PATIENCE", -1.0)
+    cluster.settle()
+    assert cluster.served() == ["now"]
 
 
 def test_what_cannot_be_read_is_told_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,9 @@ that come later ask as this one."""
 
 
 class Quotas(Protocol):
+    def is_awaited(self) -> bool:
+        """Whether they are being read, so that no pod gets devices yet; nobody is to go before the pods."""
+
     def is_bounding(self) -> bool:
         """Whether any quota may hold anybody back; nothing else is asked where none may."""
 
@@ -24,9 +27,6 @@ class Quotas(Protocol):
 
     def use(self, namespace: str) -> str:
         """How far each line of the namespace's quotas is used; empty where none bounds devices."""
-
-    def used(self) -> Mapping[tuple[str, str, str], float]:
-        """How far each line of each quota is used, by namespace, quota and line; 1: all of it."""
 
     def on_hold(self, event: str, hold: Object, /) -> None:
         """A DeviceHold is new, another, or (`DELETED`) gone."""
@@ -39,6 +39,9 @@ class Quotas(Protocol):
 
 
 class NoQuotas:
+    def is_awaited(self) -> bool:
+        return False
+
     def is_bounding(self) -> bool:
         return False
 
@@ -49,9 +52,6 @@ class NoQuotas:
     def use(self, namespace: str) -> str:
         del namespace
         return ""
-
-    def used(self) -> Mapping[tuple[str, str, str], float]:
-        return {}
 
     def on_hold(self, event: str, hold: Object, /) -> None:
         del event, hold
