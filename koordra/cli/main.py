@@ -38,6 +38,10 @@ COMMANDS = {
         "koordra.cli.cluster.cordon_device:cordon_device",
         "Keep new claims off devices of a node.",
     ),
+    "dashboard": (
+        "koordra.cli.cluster.dashboard.command:dashboard",
+        "The cluster in a browser: every GPU, who waits and why, who has what.",
+    ),
     "debug": ("koordra.cli.debug:command", "What a node's driver knows, what the controller has learned."),
     "demo": (
         f"{DEMO_DISTRIBUTION}.demo:command",

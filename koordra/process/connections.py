@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from koordra.logs import get_logger
 
 log = get_logger(__name__)
 
+LONGEST_SILENCE: Final = 120.0
+"""Seconds for one read or write under TLS; the limits above are those that count."""
 REASONS: Final = ("slow", "displaced", "refused")
 """Why a connection is ended: past a time limit; at the cap, for a newcomer; at the cap, as the newcomer."""
 
@@ -156,3 +159,44 @@ class BoundedHTTPServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("connection_failed", client=str(client_address), exc_info=True)
+
+
+class SecuredHTTPServer(BoundedHTTPServer):
+    """With TLS. `context` may be exchanged while it serves; the next connection has the new one. The
+    handshake runs in the connection's own thread, so that a peer that says nothing holds up nobody."""
+
+    def __init__(
+        self, address: tuple[str, int], handler: Any, *, connections: Connections, context: ssl.SSLContext
+    ) -> None:
+        self.context = context
+        super().__init__(address, handler, connections=connections)
+
+    def get_request(self) -> tuple[ssl.SSLSocket, Any]:
+        """In the accepting thread, so without a word to the peer."""
+        request, client_address = super().get_request()
+        try:
+            secured = self.context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            secured.settimeout(LONGEST_SILENCE)
+        except (OSError, ValueError) as error:  # gone already, in one of TLS's many ways
+            request.close()
+            raise OSError(str(error)) from error
+        return secured, client_address
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            request.do_handshake()
+        except (OSError, ValueError) as error:
+            log.debug("handshake_failed", client=str(client_address), error=str(error))
+            self.shutdown_request(request)
+        else:
+            self.connections.enter(request, ConnectionPhase.NEW)
+            super().process_request_thread(request, client_address)
+        finally:
+            self.connections.leave(request)
+
+
+def tls() -> ssl.SSLContext:
+    """A server's, still without a certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

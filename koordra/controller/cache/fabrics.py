@@ -61,6 +61,12 @@ class Fabrics:
                 return self._widest(min(unknown), known)
         return self.written or DISCOVERED
 
+    @property
+    def usual(self) -> Levels:
+        """Where nobody names a level: the operator's, else those of the first object, else what koordra
+        finds."""
+        return next(self._candidates())
+
     def _label_keys(self) -> frozenset[str]:
         if self._labels is None:
             self._labels = frozenset().union(*map(objects.labels_of, self._nodes.values()))

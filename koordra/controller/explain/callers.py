@@ -4,13 +4,14 @@
     pod     get that Pod, and ResourceClaims of its namespace
     gang    list Pods and ResourceClaims of its namespace
     node    get that Node, and list Pods and ResourceClaims of all namespaces
+    all     list Nodes, Pods and ResourceClaims of all namespaces (the dashboard)
 
 An answer about one's own claim names what stands in its Events too: nodes, devices, and who holds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +54,9 @@ def authenticated(client: KubeClient, token: str, audience: str = "") -> Caller:
     return Caller(objects.fields(status.get("user")))
 
 
-def require_access(client: KubeClient, caller: Caller, question: Question) -> None:
+def require(client: KubeClient, caller: Caller, accesses: Iterable[Object]) -> None:
     """Raises Forbidden with what is lacking, and ApiUnreachable."""
-    for access in _needed(question):
+    for access in accesses:
         spec = {
             "user": caller.name,
             "groups": list(caller.user.get("groups") or ()),
@@ -70,7 +71,7 @@ def require_access(client: KubeClient, caller: Caller, question: Question) -> No
             raise Forbidden(text, code=403, reason=NOT_ALLOWED)
 
 
-def _needed(question: Question) -> Iterator[Object]:
+def needed(question: Question) -> Iterator[Object]:
     place = {"namespace": question.namespace}
     match question.subject:
         case Subject.CLAIM:
@@ -85,6 +86,12 @@ def _needed(question: Question) -> Iterator[Object]:
             yield _access("get", NODES, name=question.name)
             yield _access("list", PODS)
             yield _access("list", RESOURCE_CLAIMS)
+
+
+def whole_cluster() -> Iterator[Object]:
+    """To see everything that may be asked about."""
+    for kind in (NODES, PODS, RESOURCE_CLAIMS):
+        yield _access("list", kind)
 
 
 def _access(verb: str, kind: Kind, **more: str) -> Object:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from koordra.api.tables import BoundedCache
-from koordra.controller.explain.callers import Caller, authenticated, require_access
+from koordra.controller.explain.callers import Caller, authenticated, needed, require
 from koordra.controller.explain.question import AUDIENCE, TOKEN_HEADER, Subject, question_in
 from koordra.controller.explain.questions import Busy, Questions
 from koordra.errors import ApiError, Forbidden, Invalid, KoordraError
@@ -105,7 +105,7 @@ class ExplainEndpoint:
             with self._one_of_all():
                 caller = authenticated(self._client, *_token(header))
                 with self._one_of(caller):
-                    require_access(self._client, caller, question)
+                    require(self._client, caller, needed(question))
                     found = self._questions.ask(question)
             body = json.dumps(found, separators=(",", ":")).encode()
             if len(body) > LARGEST:

@@ -1,7 +1,6 @@
 """HTTPS for the API server's calls: one thread a connection, kept alive; the certificate can be changed while
 it serves.
 
-The handshake runs in the connection's own thread, so that a peer that says nothing holds up nobody;
 koordra.process.connections bounds their number and how long a peer may take. A new certificate is used from
 the next connection on. Besides the paths of the handlers there are /healthz and /readyz.
 """
@@ -18,7 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from koordra.controller.webhook import review
 from koordra.controller.webhook.refusal_log import RefusalLog
@@ -26,7 +25,7 @@ from koordra.controller.webhook.review import AdmissionRequest, AdmissionRespons
 from koordra.errors import InvalidInput
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, bounded, counter, gauge, histogram
-from koordra.process.connections import REASONS, BoundedHTTPServer, ConnectionPhase, Connections
+from koordra.process.connections import REASONS, ConnectionPhase, Connections, SecuredHTTPServer, tls
 from koordra.process.lifecycle import spawn
 from koordra.process.progress import step, watched
 
@@ -34,8 +33,6 @@ log = get_logger(__name__)
 
 MOST_BODY: Final = 8 * 1024 * 1024
 """An object of 1.5 MB, old and new, with room."""
-LONGEST_SILENCE: Final = 120.0
-"""Seconds for one read or write; koordra.process.connections has the limits that count."""
 MAX_CONNECTIONS: Final = 512
 """An API server keeps a few connections; this is room for many API servers."""
 SWEEP_PERIOD: Final = 0.5
@@ -75,7 +72,7 @@ Get = Callable[[str, Callable[[str], str | None]], tuple[int, bytes]]
 """(path, a header by its name) -> (HTTP status, body)."""
 
 
-class WebhookServer(BoundedHTTPServer):
+class WebhookServer(SecuredHTTPServer):
     """`address` (host, port); port 0 takes any free one. Serves `paths` once `use` and `start` have been
     called, and `gets` by the beginnings of their paths. `connections`: other limits than the usual."""
 
@@ -96,7 +93,6 @@ class WebhookServer(BoundedHTTPServer):
         self.gets = gets or {}
         self.is_ready = ready
         self.is_well = well
-        self._context = _tls()
         self._closed = threading.Event()
         self._refusals = RefusalLog()
         self._requests = metrics.counter(REQUESTS)
@@ -109,7 +105,7 @@ class WebhookServer(BoundedHTTPServer):
         if connections is None:
             connections = counted_connections(metrics)
         try:
-            super().__init__(address, _Handler, connections=connections)
+            super().__init__(address, _Handler, connections=connections, context=tls())
         except OSError as error:
             raise InvalidInput(
                 f"webhook address {address[0]}:{address[1]}: {error.strerror or error}"
@@ -126,7 +122,7 @@ class WebhookServer(BoundedHTTPServer):
         In a context of its own: one that is being loaded has for a moment a certificate without its key, and
         handshakes fail.
         """
-        context = _tls()
+        context = tls()
         handle, path = tempfile.mkstemp(prefix="koordra-webhook-")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -136,7 +132,7 @@ class WebhookServer(BoundedHTTPServer):
             raise InvalidInput(f"the webhook's certificate cannot be used: {error}") from error
         finally:
             Path(path).unlink()
-        self._context = context
+        self.context = context
 
     def start(self) -> None:
         serve = watched()(partial(self.serve_forever, poll_interval=SWEEP_PERIOD))
@@ -173,35 +169,6 @@ class WebhookServer(BoundedHTTPServer):
         """In the accepting thread, after each connection and each SWEEP_PERIOD."""
         step()
         super().service_actions()
-
-    def get_request(self) -> tuple[ssl.SSLSocket, Any]:
-        """In the accepting thread, so without a word to the peer."""
-        request, client_address = super().get_request()
-        try:
-            secured = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-            secured.settimeout(LONGEST_SILENCE)
-        except (OSError, ValueError) as error:  # gone already, in one of TLS's many ways
-            request.close()
-            raise OSError(str(error)) from error
-        return secured, client_address
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            request.do_handshake()
-        except (OSError, ValueError) as error:
-            log.debug("handshake_failed", client=str(client_address), error=str(error))
-            self.shutdown_request(request)
-        else:
-            self.connections.enter(request, ConnectionPhase.NEW)
-            super().process_request_thread(request, client_address)
-        finally:
-            self.connections.leave(request)
-
-
-def _tls() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
 
 
 class _Handler(BaseHTTPRequestHandler):

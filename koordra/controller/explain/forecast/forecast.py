@@ -22,7 +22,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Final
 
-from koordra.allocator.reasons import Cause, reason_of
+from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Fields, Object
@@ -120,6 +120,11 @@ class Forecast:
         cache = self.view.cache
         with self.when_done():
             return [key for key, claim in sorted(cache.claims.items()) if _waits(claim, cache.classes)]
+
+    @property
+    def told(self) -> Mapping[str, Sequence[Reason]]:
+        """Why claims wait, by key, as the passes tell it."""
+        return self._taken.told
 
     @property
     def evicted(self) -> Sequence[str]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
+from koordra.inert import inert
+
 INK: Final = "#1b2733"
 FAINT_INK: Final = "#5b6b7c"
 PAPER: Final = "#ffffff"
@@ -159,7 +161,7 @@ class Pen:
         """What a viewer shows when the pointer rests on the element drawn last."""
         opened = self.elements[-1].removesuffix("/>")
         tag = opened[1:].partition(" ")[0]
-        self.elements[-1] = f"{opened}><title>{escape(text)}</title></{tag}>"
+        self.elements[-1] = f"{opened}><title>{_escaped(text)}</title></{tag}>"
 
     def document(self, width: float, height: float, *, title: str) -> str:
         """Everything drawn, as a whole SVG document that ends with a newline."""
@@ -168,7 +170,7 @@ class Pen:
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{across}" height="{down}" '
             f'viewBox="0 0 {across} {down}" font-family={quoteattr(SANS)} role="img">'
         )
-        return "\n".join([opening, f"<title>{escape(title)}</title>", *self.elements, "</svg>"]) + "\n"
+        return "\n".join([opening, f"<title>{_escaped(title)}</title>", *self.elements, "</svg>"]) + "\n"
 
     def add(self, tag: str, content: str | None = None, **attributes: str | float | None) -> None:
         written = " ".join(
@@ -177,8 +179,13 @@ class Pen:
             if value is not None
         )
         self.elements.append(
-            f"<{tag} {written}/>" if content is None else f"<{tag} {written}>{escape(content)}</{tag}>"
+            f"<{tag} {written}/>" if content is None else f"<{tag} {written}>{_escaped(content)}</{tag}>"
         )
+
+
+def _escaped(text: str) -> str:
+    """Control characters are written out: XML has no words for most of them."""
+    return escape(inert(text))
 
 
 def number(value: float) -> str:
