@@ -68,6 +68,7 @@ FOUND = {
     9_002_307: "a launcher that came past its gate and ran started its gang, member by member",
     11_203_545: "a lost worker's place went where one for another worker could not be held as well",
     11_204_500: "that with a head without a place all of its gang are placed anew was not known to the model",
+    11_510_808: "a seat whose replacement lost its claim before it began was held for it for ever",
     6_002_988: "what one write both holds and moves was not known to the model",
 }
 """Seeds of the soak that failed once, and what was the matter."""

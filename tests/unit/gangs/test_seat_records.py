@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -131,6 +132,16 @@ def test_no_more_seats_are_held_than_there_is_room_for() -> None:
     became, new = renewed([seat("0"), seat("1"), seat("2")], [], now(room=2))
     assert [one and one.until for one in became] == ["2026-01-01T00:10:00Z"] * 2 + [None]
     assert new == []
+
+
+def test_a_replacement_that_lost_its_claim_before_it_began_has_the_seat_until_its_time() -> None:
+    """What ends it is its time: by then the pod may still wait, and has not begun."""
+    waits = replace(now(), never_began={"pod-0"})
+    again, _ = renewed([seat("0", before="2026-01-01T00:05:00Z")], [], waits)
+    assert [one and one.until for one in again] == ["2026-01-01T00:05:00Z"]
+    still = [one for one in again if one is not None]
+    assert renewed(still, [], waits)[0] == again
+    assert renewed(still, [], replace(waits, is_over=lambda _: True))[0] == [None]
 
 
 def test_what_is_read_is_what_was_written_and_only_held_seats_take_devices() -> None:

@@ -196,9 +196,11 @@ def _without_member(seat: Seat, now: Now, room: int) -> Seat | None:
         return None
     if any(map(claims_of.is_allocated, seat_claims(seat, now.claim_of))):
         return seat
+    if seat.until and now.is_over(seat):
+        return None
     if seat.pod in now.never_began:
         return seat.held(seat.before) if seat.before else None
-    if seat.given_up or (seat.until and now.is_over(seat)):
+    if seat.given_up:
         return None
     return seat if seat.until else seat.held(now.until) if room > 0 else None
 
