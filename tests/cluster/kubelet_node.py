@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,13 +82,18 @@ def lent_node(client: KubeClient) -> KubeletNode:
 
 
 @contextmanager
-def koordra_on(node: KubeletNode, kubeconfig: str, folder: Path) -> Iterator[None]:
-    """The kubelet plugin with the rights of its ServiceAccount, for a tray of NVL72, and what `koordra imex`
-    does, with the double of NVIDIA's daemon."""
-    root = folder / "machine"
-    machine = write_machine("gb200-nvl72", root, serial=node.name, device_major=unused_majors(5))
-    driver_homes.libraries(root / driver_homes.MULTI_ARCH, str(machine.driver_version))
-    driver_homes.program(root / "usr" / "bin", "nvidia-imex")
+def plugin_on(
+    node: KubeletNode,
+    kubeconfig: str,
+    folder: Path,
+    root: Path,
+    options: Sequence[object],
+    *,
+    offers: Callable[[Object], bool],
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[None]:
+    """The kubelet plugin with the rights of its ServiceAccount, for the machine below `root`, until it has
+    published a device that `offers` knows."""
     own = account_kubeconfig(
         node.client,
         kubeconfig,
@@ -98,31 +103,52 @@ def koordra_on(node: KubeletNode, kubeconfig: str, folder: Path) -> Iterator[Non
     )
     places = ["--root", root, "--kubelet-root", node.kubelet_root, "--cdi-dir", node.cdi]
     places += ["--hook-dir", folder / "hook"]
-    options = ["--node-name", node.name, "--kubeconfig", own, "--allowed-isolation", "none", "--imex"]
+    said = ["--node-name", node.name, "--kubeconfig", own, *options, *places]
     log = folder / "plugin.log"
-    stop, state = threading.Event(), ImexFolder(node.state)
-    supervisor = threading.Thread(target=_supervise, args=(node, state, stop))
     with log.open("wb") as sink:
-        command = [sys.executable, "-m", "koordra", "kubelet-plugin", *map(str, (*options, *places))]
-        plugin = subprocess.Popen(command, stderr=sink, stdout=sink)
-    supervisor.start()
+        command = [sys.executable, "-m", "koordra", "kubelet-plugin", *map(str, said)]
+        plugin = subprocess.Popen(
+            command, stderr=sink, stdout=sink, env={**os.environ, **(environment or {})}
+        )
+
+    def published() -> bool:
+        slices = node.client.list(kinds.RESOURCE_SLICES, field_selector=f"spec.nodeName={node.name}")[0]
+        return any(offers(device) for one in slices for device in one["spec"].get("devices") or ())
+
     try:
-        eventually(lambda: _offers_channels(node.client, node.name), f"the node's channels; see {log}")
+        eventually(published, f"what the node offers; see {log}")
         yield
         assert plugin.poll() is None, log.read_text()[-3000:]
         assert "orbidden" not in log.read_text()
     finally:
-        stop.set()
-        supervisor.join()
         plugin.send_signal(signal.SIGTERM)
         plugin.wait(60)
 
 
-def _offers_channels(client: KubeClient, node: str) -> bool:
-    slices = client.list(kinds.RESOURCE_SLICES, field_selector=f"spec.nodeName={node}")[0]
-    return any(
-        device["name"] == names.IMEX_DEVICE for one in slices for device in one["spec"].get("devices") or ()
-    )
+@contextmanager
+def koordra_on(node: KubeletNode, kubeconfig: str, folder: Path) -> Iterator[None]:
+    """The plugin for a tray of NVL72, and what `koordra imex` does, with the double of NVIDIA's daemon."""
+    root = folder / "machine"
+    machine = write_machine("gb200-nvl72", root, serial=node.name, device_major=unused_majors(5))
+    driver_homes.libraries(root / driver_homes.MULTI_ARCH, str(machine.driver_version))
+    driver_homes.program(root / "usr" / "bin", "nvidia-imex")
+    stop, state = threading.Event(), ImexFolder(node.state)
+    supervisor = threading.Thread(target=_supervise, args=(node, state, stop))
+    supervisor.start()
+    options = ["--allowed-isolation", "none", "--imex"]
+    try:
+        with plugin_on(
+            node,
+            kubeconfig,
+            folder,
+            root,
+            options,
+            offers=lambda device: device["name"] == names.IMEX_DEVICE,
+        ):
+            yield
+    finally:
+        stop.set()
+        supervisor.join()
 
 
 def _supervise(node: KubeletNode, folder: ImexFolder, stop: threading.Event) -> None:
