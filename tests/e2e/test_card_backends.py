@@ -1,0 +1,228 @@
+"""Shares kept by something that is done to a card, on a real containerd: an instance that is made for the
+claim, a client of the card's MPS daemon, a turn on the card. What is given is decided by the allocator, from
+what the plugin has published.
+
+The driver is a double (card_driver.py), which the plugin runs in the host's root as in production. What a
+container may open is the kernel's word.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from koordra.api import kinds
+from koordra.placement import plan
+from koordra.topology.location import DeviceNode
+from koordra.topology.machine import Gpu
+from tests.e2e.card_driver import CUT, CardDriver
+from tests.e2e.containerd import Containerd, wait_until
+from tests.e2e.cri import ContainerSpec, HostMount
+from tests.e2e.node import NODE, KoordraNode, Prepared
+from tests.e2e.test_containers import ALLOWED, REFUSED, dns_label, environment, node_of
+from tests.unit.allocator import machines
+
+pytestmark = pytest.mark.e2e
+
+EVERYBODYS = {"nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl"}
+AS_BEFORE = {"mode": "DEFAULT", "timeslice": 0}
+
+
+@pytest.fixture(scope="module")
+def driver(node: KoordraNode) -> Iterator[CardDriver]:
+    """The plugin with all three; what it found before comes back."""
+    folder = Path(tempfile.mkdtemp(prefix="k"))
+    made = CardDriver(folder, node.root, node.machine, state=node.state)
+    made.install()
+    before = {name: os.environ.get(name) for name in made.environment}
+    os.environ |= made.environment
+    try:
+        node.restart_plugin(*made.options, "--allowed-isolation", "mps,mig", "--mig-on-demand")
+        yield made
+    finally:
+        for name in before:
+            del os.environ[name]
+        node.plugin.stop()
+        made.remove()
+        node.restart_plugin()
+
+
+class Claims:
+    """Claims of a test and their pods."""
+
+    def __init__(self, containerd: Containerd, node: KoordraNode, label: str) -> None:
+        self._containerd, self._node, self._label = containerd, node, label
+        self._made: list[Prepared] = []
+        self._pods: list[str] = []
+
+    def prepare(self, cls: str, capacity: Mapping[str, str], **config: Any) -> tuple[Prepared, str]:
+        """Allocated as the controller does it, then prepared; with the name of its device."""
+        asked = machines.request("gpu", cls, capacity=dict(capacity))
+        claim = machines.claim("c", asked, configs=[machines.config("GpuConfig", **config)] if config else [])
+        found: dict[str, Any] = {}
+
+        def allocated() -> bool:
+            slices, _ = self._node.api.list(kinds.RESOURCE_SLICES)
+            held, _ = self._node.api.list(kinds.RESOURCE_CLAIMS)
+            held = [one for one in held if one["metadata"]["name"] in {made.name for made in self._made}]
+            planned = plan([machines.node(NODE), *machines.device_classes(), *slices, *held, claim])
+            found.update(planned.allocations.get("default/c", {}))
+            return bool(found)
+
+        wait_until(allocated, "what the plugin publishes now", log=self._node.plugin.log)
+        devices = found["devices"]
+        name = f"{self._label}-{len(self._made)}"
+        self._made.append(self._node.prepare(name, devices["results"], config=devices.get("config", ())))
+        return self._made[-1], devices["results"][0]["device"]
+
+    def pod(self) -> str:
+        self._pods.append(self._containerd.cri.run_pod(f"{self._label}-{len(self._pods)}"))
+        return self._pods[-1]
+
+    def run(self, claim: Prepared, **more: Any) -> str:
+        return self._containerd.cri.run(self.pod(), "c", ContainerSpec(cdi=claim.all_cdi, **more))
+
+    def end(self) -> None:
+        while self._pods:
+            self._containerd.cri.remove_pod(self._pods.pop())
+        while self._made:
+            self._node.unprepare(self._made.pop())
+
+
+@pytest.fixture
+def claims(
+    containerd: Containerd, node: KoordraNode, driver: CardDriver, request: pytest.FixtureRequest
+) -> Iterator[Claims]:
+    del driver
+    made = Claims(containerd, node, dns_label(request)[:40])
+    yield made
+    made.end()
+
+
+def nvidia_nodes(containerd: Containerd, container: str) -> set[str]:
+    """Below /dev, whatever their folder."""
+    return {
+        line.rpartition("/")[2]
+        for line in containerd.cri.shell(
+            container, "for each in /dev/nvidia* /dev/nvidia-caps/*; do echo $each; done"
+        ).text.split()
+        if "*" not in line and not line.endswith("nvidia-caps")
+    }
+
+
+def gpu_of(driver: CardDriver, device: str) -> Gpu:
+    return next(gpu for gpu in driver.machine.gpus if gpu.name == device)
+
+
+def can_be_opened(containerd: Containerd, container: str, nodes: Sequence[DeviceNode]) -> list[DeviceNode]:
+    """Those that the kernel lets root of the container open, which makes the nodes itself."""
+    numbers = " ".join(f"{node.major}:{node.minor}" for node in nodes)
+    script = (
+        f"for n in {numbers}; do mknod /tmp/$n c ${{n%:*}} ${{n#*:}}; echo $n; dd if=/tmp/$n count=1; done"
+    )
+    said = containerd.cri.shell(container, script).text
+    answers = dict(re.findall(r"^(\d+:\d+)\n(dd: .*)$", said, re.MULTILINE))
+    assert len(answers) == len(nodes), said
+    assert all(ALLOWED in each or REFUSED in each for each in answers.values()), said
+    return [node for node in nodes if ALLOWED in answers[f"{node.major}:{node.minor}"]]
+
+
+def cards_of(driver: CardDriver) -> list[DeviceNode]:
+    return [node_of(gpu) for gpu in driver.machine.gpus]
+
+
+def test_a_slice_is_made_for_its_claim_and_is_all_that_the_container_gets(
+    containerd: Containerd, driver: CardDriver, claims: Claims
+) -> None:
+    first, place = claims.prepare("mig", {"memory": "18Gi", "cores": "19"})
+    second, other = claims.prepare("mig", {"memory": "9Gi"})
+    card = driver.machine.gpus[CUT]
+    assert place == f"{card.name}-mig-1g20gb-6"
+    assert other.startswith(f"{card.name}-mig-1g10gb")
+    assert len(driver.instances()) == 2
+    nodes: list[set[str]] = []
+    for claim in (first, second):
+        container = claims.run(claim)
+        found = nvidia_nodes(containerd, container)
+        own = {name for name in found if name.startswith("nvidia-cap")}
+        assert found == {*EVERYBODYS, f"nvidia{card.minor}"} | own
+        assert len(own) == 2
+        # Those to partition cards and to watch them, and all that other instances could have.
+        every = [driver.capability(minor) for minor in (1, 2, *range(3, 3 + 15 * 9))]
+        opened = can_be_opened(containerd, container, [*cards_of(driver), *every])
+        assert {node.path.rpartition("/")[2] for node in opened} == {*own, f"nvidia{card.minor}"}
+        nodes.append(own)
+    assert nodes[0].isdisjoint(nodes[1])
+    claims.end()
+    assert driver.instances() == []
+
+
+def test_shares_of_a_card_are_clients_of_its_mps_daemon(
+    containerd: Containerd, node: KoordraNode, driver: CardDriver, claims: Claims
+) -> None:
+    first, device = claims.prepare("gpu", {"memory": "10Gi", "cores": "30"}, isolation="mps")
+    second, other = claims.prepare("gpu", {"memory": "20Gi", "cores": "50"}, isolation="mps")
+    assert device == other, "the second fills the card"
+    card = gpu_of(driver, device)
+    daemon = driver.daemon(card)
+    assert daemon
+    assert driver.card(card)["mode"] == "EXCLUSIVE_PROCESS"
+    containers = [claims.run(claim) for claim in (first, second)]
+    for container, memory, cores in zip(containers, ("10240M", "20480M"), ("30", "50"), strict=True):
+        env = environment(containerd, container)
+        assert env["CUDA_MPS_PIPE_DIRECTORY"] == "/run/koordra/mps/pipe"
+        assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={memory}"
+        assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == cores
+        assert "control" in containerd.cri.shell(container, "ls /run/koordra/mps/pipe").text.split()
+        assert (
+            "Read-only file system"
+            in containerd.cri.shell(container, "echo x > /run/koordra/mps/pipe/x").text
+        )
+        assert nvidia_nodes(containerd, container) == {*EVERYBODYS, f"nvidia{card.minor}"}
+        assert can_be_opened(containerd, container, cards_of(driver)) == [node_of(card)]
+    # One /dev/shm for both and for the daemon, which has the host's root.
+    containerd.cri.shell(containers[0], "echo mapped > /dev/shm/x")
+    assert containerd.cri.shell(containers[1], "cat /dev/shm/x").text == "mapped\n"
+    assert Path(f"/proc/{daemon}/root/dev/shm/x").read_text() == "mapped\n"
+    folder = node.state / "mps/cards" / device
+    # Who holds no share of the card reaches neither, whatever its pod mounts.
+    for part in ("pipe", "shm"):
+        spec = ContainerSpec(mounts=[HostMount(str(folder / part), "/mnt")])
+        with pytest.raises(grpc.RpcError, match="koordra"):
+            containerd.cri.run(claims.pod(), part, spec)
+    claims.end()
+    assert driver.card(card) == AS_BEFORE
+    wait_until(lambda: not Path(f"/proc/{daemon}").exists(), "the daemon's end")
+    assert not folder.exists()
+    assert str(folder) not in Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.fixture
+def turns(node: KoordraNode, driver: CardDriver) -> None:
+    """The plugin with time-slicing."""
+    node.restart_plugin(*driver.options, "--allowed-isolation", "timeslicing")
+
+
+@pytest.mark.usefixtures("turns")
+def test_a_card_is_given_out_in_turns(containerd: Containerd, driver: CardDriver, claims: Claims) -> None:
+    wanted = {"isolation": "timeslicing", "timeSlice": "Long"}
+    first, device = claims.prepare("gpu", {"memory": "10Gi", "cores": "30"}, **wanted)
+    second, other = claims.prepare("gpu", {"memory": "20Gi", "cores": "50"}, **wanted)
+    assert device == other
+    card = gpu_of(driver, device)
+    assert driver.card(card) == {"mode": "DEFAULT", "timeslice": 3}
+    assert not driver.daemon(card)
+    for claim in (first, second):
+        container = claims.run(claim)
+        assert not [name for name in environment(containerd, container) if "MPS" in name]
+        assert nvidia_nodes(containerd, container) == {*EVERYBODYS, f"nvidia{card.minor}"}
+        assert can_be_opened(containerd, container, cards_of(driver)) == [node_of(card)]
+    claims.end()
+    assert driver.card(card) == AS_BEFORE
