@@ -55,7 +55,12 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "koordra.controller.gangs.declared.subgroups",
         "koordra.placement.gang.role_minimums",
     ),
-    "hook": ("koordra.nri.hook.adjust", "koordra.nri.hook.ungranted_access", "koordra.nri.hook.grants"),
+    "hook": (
+        "koordra.nri.hook.adjust",
+        "koordra.nri.hook.ungranted_access",
+        "koordra.nri.hook.validation",
+        "koordra.nri.hook.grants",
+    ),
 }
 
 

@@ -29,7 +29,8 @@ from koordra.nri.hook.node_devices import NodeDevices
 from koordra.nri.hook.oci import RULES, Adjustment, Container, Refusal, adjustment_message, container_of
 from koordra.nri.hook.privileged import SPARED, PrivilegedPolicy
 from koordra.nri.hook.system_pods import SystemPods
-from koordra.nri.hook.ungranted_access import claim_mounts, is_privileged, validate
+from koordra.nri.hook.ungranted_access import claim_mounts, is_privileged
+from koordra.nri.hook.validation import validate
 from koordra.nri.stub import Plugin
 from koordra.nri.transport.events import EventMethod, applies_device_rules
 from koordra.nri.transport.ttrpc import Call, Code
