@@ -125,6 +125,7 @@ class Driver:
             metrics=metrics,
             changed=self._on_limits_change,
             records=records,
+            noted=lambda: self._state.noted(),  # noqa: PLW0108  made below
             disk=disk,
         )
         self._mig = MigIsolation(

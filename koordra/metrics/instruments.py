@@ -1,7 +1,7 @@
 """What there is to count. Pure.
 
     REFUSALS: Final = counter("koordra_nri_refusals", "Refused containers.", rule=RULES)
-    LIMIT: Final = gauge("koordra_limiter_limit_bytes", "...", uuid=bounded("the GPUs of the node"))
+    LIMIT: Final = gauge("koordra_limiter_limit_bytes", "...", UUID=bounded("the GPUs of the node"))
 
 A label is declared with its values, or with what bounds them.
 """

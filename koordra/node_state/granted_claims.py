@@ -24,13 +24,29 @@ class ContainerName(NamedTuple):
     container: str
 
 
+class HeldDevice(NamedTuple):
+    """A device by its name on this node, and the claim; its name is empty where Koordinator's annotation
+    stands for it. `cores` and `memory`: in percent of a card, as that says."""
+
+    device: str
+    claim_uid: str
+    claim_name: str = ""
+    share_id: str | None = None
+    cores: int = 100
+    memory: int = 100
+
+
 @dataclass(frozen=True, slots=True)
 class GrantedContainer:
-    """What the hook gave to a container: `claims` by uid, sorted; `devices` by their names on this node."""
+    """What the hook gave to a container: `claims` by uid, sorted."""
 
     name: ContainerName
-    claims: tuple[str, ...]
-    devices: frozenset[str]
+    claims: tuple[str, ...] = ()
+    held: tuple[HeldDevice, ...] = ()
+
+    @property
+    def devices(self) -> frozenset[str]:
+        return frozenset(each.device for each in self.held)
 
 
 class GrantedContainers:
@@ -80,14 +96,19 @@ def _read(path: Path) -> Any:
 def _granted(document: Any) -> GrantedContainer:
     try:
         rows = document["devices"] if document["schema"] == SCHEMA else ()
-        devices = [(str(uid), str(device)) for _namespace, _name, uid, device, *_ in rows]
-    except (ValueError, KeyError, TypeError):
-        return GrantedContainer(ContainerName("", "", ""), (), frozenset())
-    return GrantedContainer(
-        _name(document),
-        tuple(sorted({uid for uid, _ in devices if is_claim_uid(uid)})),
-        frozenset(device for _, device in devices),
-    )
+        asked = document.get("asked") or {}  # an earlier koordra writes none
+        held = tuple(_held(row, asked) for row in rows)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return GrantedContainer(ContainerName("", "", ""))
+    uids = {each.claim_uid for each in held if is_claim_uid(each.claim_uid)}
+    return GrantedContainer(_name(document), tuple(sorted(uids)), held)
+
+
+def _held(row: Any, asked: Any) -> HeldDevice:
+    _namespace, claim, uid, device, _type, share, *_ = row
+    amounts = asked.get(device) or {}
+    cores, memory = (int(amounts.get(name, 100)) for name in ("cores", "memory"))
+    return HeldDevice(str(device), str(uid), str(claim), share, cores, memory)
 
 
 def _name(document: Any) -> ContainerName:

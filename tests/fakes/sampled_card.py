@@ -106,7 +106,7 @@ class Node:
         """What is shown of each claim's time."""
         shown, read = Metrics(), read_all(self.card.claims)
         LimiterMetrics(shown).observe(read, verdicts(read).values())
-        labels = {"namespace": "", "pod": "", "container": "", "uuid": UUID}
+        labels = {"namespace": "", "pod": "", "container": "", "UUID": UUID}
         name = "koordra_limiter_seen_device_seconds_total"
         return {uid: sample(shown, name, {**labels, "claim": uid}) or 0.0 for uid in read}
 

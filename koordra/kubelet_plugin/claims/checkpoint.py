@@ -98,13 +98,18 @@ class OtherVersion(CheckpointError):
 
 
 class CheckpointFile:
-    """The checkpoint on disk. The caller holds the state lock around `load` and `save`."""
+    """The checkpoint on disk. The caller holds the state lock around `load` and `save`; `last` is for any."""
 
     def __init__(self, path: Path, disk: Disk) -> None:
         self.path = path
         self._disk = disk
         self._last: tuple[bytes, Checkpoint] = b"", Checkpoint()
         self._texts: Texts = {}
+
+    @property
+    def last(self) -> Checkpoint:
+        """As it was read or written last, by any thread; empty before."""
+        return self._last[1]
 
     def load(self) -> Checkpoint | None:
         """None where there is no file. Raises DamagedCheckpoint, OtherVersion or CheckpointError with what is

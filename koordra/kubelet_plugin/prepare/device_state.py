@@ -107,6 +107,7 @@ class DeviceState:
             pool=node,
             boot_id=lambda: inventory().boot_id,
         )
+        self.noted = self._stored.noted
         self._realisation = Realisation(backends, inventory)
         self._new_nonce = new_nonce
         self._calls = CallsInProgress()

@@ -14,6 +14,7 @@ from koordra.kubelet_plugin.claims.checkpoint import (
     OtherVersion,
     recovered,
 )
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.prepare.claim_files import ClaimFiles
 from koordra.logs import get_logger
 
@@ -29,6 +30,10 @@ class StoredClaims:
         self._file, self._files = file, files
         self._pool, self._boot_id = pool, boot_id
         self.save = file.save
+
+    def noted(self) -> tuple[ClaimRecord, ...]:
+        """The claims of this boot, as they were read or written last: for any thread, at once."""
+        return self._file.last.of_boot(self._boot_id())
 
     def load(self) -> Checkpoint:
         """The checkpoint; an empty one if there is none, or one of another version, and no claim has files.

@@ -8,6 +8,7 @@ device_time      how long each process's kernels ran, by the driver's samples. P
 nic_counters     what the ports of RDMA devices count. Pure but for the reading of one sysfs
 port_reader      the ports of devices on the host and in pods
 cgroups          what containers use of processors and memory
+holdings         who has how much of the GPUs, and for how long they had it. Pure
 use              what was read, by card, container and port: the rows of a sample. Pure
 use_metrics      that for Prometheus
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from koordra.kubelet_plugin.sampling.cgroups import CgroupUse
+from koordra.kubelet_plugin.sampling.holdings import Amount, GrantOf, Payer, Place
 from koordra.kubelet_plugin.sampling.nvml_cards import CardState
 from koordra.node_state.granted_claims import ContainerName
 
@@ -51,7 +52,8 @@ class Sample:
     holds devices, and UUID: `of_containers`, what it has on the card, and `device_seconds`, how long its
     kernels ran, since counting began; NOBODY's is what no such container has had. `cgroups`: of such a
     container, and, without a container's name, of its whole pod. `ports`: what they have counted, by word of
-    nic_counters."""
+    nic_counters. `grants`: what containers were granted; `held_seconds`: GPU time by whom it is put down to;
+    `places`: where a UUID is, in dcgm-exporter's labels."""
 
     at: float = 0.0
     cards: Mapping[str, CardState] = field(default_factory=dict)
@@ -60,6 +62,12 @@ class Sample:
     device_seconds: Mapping[tuple[ContainerName, str], float] = field(default_factory=dict)
     cgroups: Mapping[ContainerName, CgroupUse] = field(default_factory=dict)
     ports: Mapping[PortOf, Mapping[str, int]] = field(default_factory=dict)
+    grants: Mapping[GrantOf, Amount] = field(default_factory=dict)
+    held_seconds: Mapping[Payer, float] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
+
+    def place(self, uuid: str) -> Place:
+        return self.places.get(uuid, Place(uuid))
 
 
 class RecentSamples:

@@ -21,7 +21,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.sampling import nic_counters, use
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
+from koordra.kubelet_plugin.sampling import holdings, nic_counters, use
 from koordra.kubelet_plugin.sampling.cgroups import CgroupReader
 from koordra.kubelet_plugin.sampling.device_time import CardClock, SeenTime, seen_time
 from koordra.kubelet_plugin.sampling.host_processes import HostProcesses, Process
@@ -73,21 +74,25 @@ class NodeSampler(Wakeable):
         metrics: Metrics,
         ports: PortReader,
         cgroups: CgroupReader,
+        records: Callable[[], Iterable[ClaimRecord]] = tuple,
         clock: Callable[[], float] = time.monotonic,
         spent: Callable[[], float] = time.thread_time,
     ) -> None:
         super().__init__()
         self._nvml, self._owners, self._machine, self._granted = nvml, processes, machine, granted
         self._read_ports, self._read_cgroups = ports.read, cgroups.read
-        self._clock, self._spent = clock, spent
+        self._records, self._clock, self._spent = records, clock, spent
         self.timed: Callable[[], Collection[str]] = tuple
         self.on_time: Callable[[str, SeenTime, Mapping[int, Process]], None] = lambda *_: None
         self.samples = RecentSamples()
         self._lists: dict[str, tuple[float, CardProcesses]] = {}
         self._clocks: dict[str, CardClock] = {}
         self._device_ns: dict[tuple[str, str], int] = {}
+        self._told_of = set[str]()
+        """Cards of which the driver has told who computed how long."""
         self._ports: dict[Port, PortCounters] = {}
         self._port_totals: dict[Port, dict[str, int]] = {}
+        self._held_time = holdings.HeldTime()
         self._full_at = clock()
         self._blind = False
         self._seconds = metrics.histogram(SECONDS)
@@ -133,6 +138,8 @@ class NodeSampler(Wakeable):
             self._see_nothing(error)
             return
         self._blind = False
+        if self._owners.all_seen:
+            self._told_of |= samples.keys()
         for uuid, of_card in samples.items():
             self._clocks[uuid], seen = seen_time(self._clocks[uuid], of_card, now=self._clock())
             if seen is None:
@@ -160,17 +167,26 @@ class NodeSampler(Wakeable):
         now = self._clock()
         granted = self._granted.by_id()
         cards, listed = self._look_at_cards(names, now)
+        seen = names if self._owners.all_seen else {}
         self._device_ns = dict(use.kept(self._device_ns, granted))
-        ports = use.ports_of(self._machine(), granted)
+        machine = self._machine()
+        ports, units = use.ports_of(machine, granted), holdings.units_of(machine)
+        holders, records = granted.values(), tuple(self._records())
+        self._told_of &= names.keys()
         self._count_ports({port: of.device for port, of in ports.items()})
         sample = Sample(
             at=now,
             cards=cards,
             on_cards=use.on_cards(listed, names, granted=granted),
-            of_containers=use.of_containers(listed, granted),
-            device_seconds=use.device_seconds(self._device_ns, granted),
+            of_containers=use.of_containers(listed, seen, granted=granted),
+            device_seconds=use.device_seconds(
+                self._device_ns, {uuid: names[uuid] for uuid in self._told_of}, granted=granted
+            ),
             cgroups=use.cgroup_use(self._read_cgroups(granted), granted),
             ports={ports[port]: values for port, values in self._port_totals.items()},
+            grants=holdings.grants_of(holders, records, units),
+            held_seconds=self._held_time.seconds(holdings.held_gpus(holders, records, units), at=now),
+            places={unit.nvml: unit.place for unit in units.values()},
         )
         self.samples.add(sample)
         self._report.show(sample)

@@ -63,9 +63,13 @@ def on_cards(
     return found
 
 
-def of_containers(listed: Listed, granted: Granted) -> dict[tuple[ContainerName, str], OnCard]:
-    """By container and UUID, of containers whose names the hook wrote down."""
+def of_containers(
+    listed: Listed, names: Mapping[str, frozenset[str]], *, granted: Granted
+) -> dict[tuple[ContainerName, str], OnCard]:
+    """By container and UUID, of containers whose names the hook wrote down; one that holds a card that was
+    looked at is there, whether it uses it or not."""
     found = defaultdict[tuple[ContainerName, str], OnCard](OnCard)
+    found |= dict.fromkeys(_holdings(listed.processes, names, granted), OnCard())
     for uuid, card in listed.processes.items():
         for pid, used in card.used.items():
             process = listed.owners.get(pid)
@@ -76,11 +80,22 @@ def of_containers(listed: Listed, granted: Granted) -> dict[tuple[ContainerName,
     return dict(found)
 
 
+def _holdings(
+    uuids: Iterable[str], names: Mapping[str, frozenset[str]], granted: Granted
+) -> Iterator[tuple[ContainerName, str]]:
+    for uuid in uuids:
+        for container in granted.values():
+            if container.devices & names.get(uuid, frozenset()):
+                yield container.name, uuid
+
+
 def device_seconds(
-    device_ns: Mapping[tuple[str, str], int], granted: Granted
+    device_ns: Mapping[tuple[str, str], int], names: Mapping[str, frozenset[str]], *, granted: Granted
 ) -> dict[tuple[ContainerName, str], float]:
-    """By container and UUID; what no container that the hook knows has had is NOBODY's."""
+    """By container and UUID; what no container that the hook knows has had is NOBODY's. `names`: of cards of
+    which the driver tells time, and whose holders are there from the start, therefore."""
     found = defaultdict[tuple[ContainerName, str], float](float)
+    found |= dict.fromkeys(_holdings(names, names, granted), 0.0)
     for (container, uuid), ns in device_ns.items():
         held = granted.get(container)
         found[held.name if held else NOBODY, uuid] += ns / 1e9

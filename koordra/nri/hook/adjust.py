@@ -79,9 +79,11 @@ class NodeShape:
 
 @dataclass(frozen=True, slots=True)
 class Annotated:
-    """What a pod holds by Koordinator's annotation, as a claim, and the mounts of its isolation."""
+    """What a pod holds by Koordinator's annotation, as a claim, and the mounts of its isolation. `asked`: of
+    each card how much, in percent, by name of the capacity."""
 
     claim: PreparedClaim
+    asked: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
     taken_over: tuple[str, ...] = ()
 
@@ -124,7 +126,9 @@ def decide(
     annotated = None if grants.markers else annotated
     added: tuple[DeviceNode, ...] = ()
     if annotated is not None:
-        grants = Grants(held=tuple(Grant(annotated.claim, device) for device in annotated.claim.devices))
+        asked = annotated.asked
+        held = [Grant(annotated.claim, each, asked.get(each.device, ())) for each in annotated.claim.devices]
+        grants = Grants(held=tuple(held))
         added = tuple(sorted(grants.nodes | control_nodes(facts.guarded, grants)))
     else:
         check_nodes(container, grants)

@@ -35,10 +35,12 @@ GRANTED: Final = "granted"
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One device that the container holds, by one claim."""
+    """One device that the container holds, by one claim. `asked`: how much of it, where no claim says so (in
+    percent, by name of the capacity)."""
 
     claim: PreparedClaim
     device: PreparedDevice
+    asked: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,8 @@ class GrantedDevice:
 class Granted:
     """What one container was granted: the variables set by the hook and the device numbers that it may open,
     control nodes included. `mounts` are those of the isolation backend: library and limits. `confined`: it
-    can open no others; `container`: its namespace, its pod and its name, for people."""
+    can open no others; `container`: its namespace, its pod and its name, for people. `asked`: how much of a
+    device it holds, where no claim says so (Grant)."""
 
     pod_uid: str
     env: tuple[tuple[str, str], ...]
@@ -72,6 +73,7 @@ class Granted:
     mounts: tuple[Mount, ...] = ()
     confined: bool = True
     container: tuple[str, str, str] = ("", "", "")
+    asked: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
 
 
 def granted_of(
@@ -99,6 +101,7 @@ def granted_of(
         mounts,
         confined,
         (container.namespace, container.pod, container.name),
+        tuple((grant.device.device, grant.asked) for grant in grants.held if grant.asked),
     )
 
 
@@ -234,6 +237,7 @@ def _document(granted: Granted) -> dict[str, Any]:
         "mounts": [[mount.source, mount.destination, mount.read_only] for mount in granted.mounts],
         "confined": granted.confined,
         "container": list(granted.container),
+        "asked": {device: dict(amounts) for device, amounts in granted.asked},
     }
 
 
@@ -250,9 +254,13 @@ def _entry(document: Any) -> Granted:
             Mount(str(source), str(destination), bind=True, read_only=bool(read_only))
             for source, destination, read_only in document["mounts"]
         ),
-        # An earlier koordra wrote neither.
+        # An earlier koordra wrote none of these.
         confined=bool(document.get("confined", True)),
         container=_names(document.get("container", ("", "", ""))),
+        asked=tuple(
+            (str(device), tuple((str(name), int(amount)) for name, amount in amounts.items()))
+            for device, amounts in document.get("asked", {}).items()
+        ),
     )
 
 

@@ -133,7 +133,7 @@ def test_contexts_and_modules_are_counted_by_reconciliation(
     node.reconciler.once()
     assert node.share.unseen == 300 * MIB
     assert node.share.used == held + 300 * MIB
-    figures = {"namespace": "", "claim": UID, "pod": "", "container": "", "uuid": node.lists.uuid}
+    figures = {"namespace": "", "claim": UID, "pod": "", "container": "", "UUID": node.lists.uuid}
     assert sample(node.metrics, "koordra_limiter_unseen_bytes", figures) == 300 * MIB
     assert sample(node.metrics, "koordra_limiter_used_bytes", figures) == held + 300 * MIB
     asked = node.lists.asked

@@ -44,7 +44,7 @@ def test_every_claim_has_its_figures_until_it_is_gone(tmp_path: Path) -> None:
     report.observe(read, verdicts(read).values())
     text = metrics.text()
     of_claim = {"namespace": "", "claim": "a", "pod": "", "container": ""}
-    figures = {**of_claim, "uuid": UUID}
+    figures = {**of_claim, "UUID": UUID}
     assert sample(metrics, "koordra_limiter_used_bytes", figures) == 5
     assert sample(metrics, "koordra_limiter_limit_bytes", figures) == GIB
     assert sample(metrics, "koordra_limiter_turned_away_processes_total", of_claim) == 3
@@ -66,7 +66,7 @@ def test_device_time_has_figures_where_it_is_limited(tmp_path: Path) -> None:
     metrics = Metrics()
     read = read_all(tmp_path)
     LimiterMetrics(metrics).observe(read, verdicts(read).values())
-    figures = {"namespace": "", "claim": "a", "pod": "", "container": "", "uuid": UUID}
+    figures = {"namespace": "", "claim": "a", "pod": "", "container": "", "UUID": UUID}
     assert sample(metrics, "koordra_limiter_device_time_ratio", figures) == 0.3
     assert sample(metrics, "koordra_limiter_device_seconds_total", figures) == 2
     assert sample(metrics, "koordra_limiter_launch_wait_seconds_total", figures) == 0.5
@@ -106,13 +106,13 @@ def test_figures_carry_the_names_of_claim_pod_and_container(tmp_path: Path) -> N
     report.observe(read, verdicts(read).values())
 
     def limit(namespace: str, claim: str, pod: str, container: str) -> float | None:
-        labels = {"namespace": namespace, "claim": claim, "pod": pod, "container": container, "uuid": UUID}
+        labels = {"namespace": namespace, "claim": claim, "pod": pod, "container": container, "UUID": UUID}
         return sample(metrics, "koordra_limiter_limit_bytes", labels)
 
     named = {"namespace": "team", "claim": "claim-a", "pod": "p", "container": "train"}
     for figure in ("limit", "used", "peak", "unseen", "context"):
-        assert sample(metrics, f"koordra_limiter_{figure}_bytes", {**named, "uuid": UUID}) is not None, figure
-    assert sample(metrics, "koordra_limiter_denied_requests_total", {**named, "uuid": UUID}) == 0
+        assert sample(metrics, f"koordra_limiter_{figure}_bytes", {**named, "UUID": UUID}) is not None, figure
+    assert sample(metrics, "koordra_limiter_denied_requests_total", {**named, "UUID": UUID}) == 0
     assert sample(metrics, "koordra_limiter_turned_away_processes_total", named) == 0
     assert limit("team", "claim-a", "p", "train") == GIB
     assert limit("team", "claim-b", "p", "") == GIB
@@ -128,7 +128,7 @@ def test_figures_carry_the_names_of_claim_pod_and_container(tmp_path: Path) -> N
 def test_the_peak_stays_while_the_claim_does(tmp_path: Path) -> None:
     claims, metrics = tmp_path / "claims", Metrics()
     report = LimiterMetrics(metrics)
-    figures = {"namespace": "", "claim": "a", "pod": "", "container": "", "uuid": UUID}
+    figures = {"namespace": "", "claim": "a", "pod": "", "container": "", "UUID": UUID}
 
     def peak(unseen: int) -> float | None:
         region.allow(claims / "a", claim="a", uuid=UUID, limit=GIB)

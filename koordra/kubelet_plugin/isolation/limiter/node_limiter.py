@@ -36,7 +36,8 @@ from koordra.topology.machine import Machine
 
 
 class NodeLimiter:
-    """`records` are the prepared claims; `changed` is called when a verdict is another."""
+    """`records` are the prepared claims, `noted` the same without waiting; `changed` is called when a verdict
+    is another."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class NodeLimiter:
         metrics: Metrics,
         changed: Callable[[], None],
         records: Callable[[], Iterable[ClaimRecord]],
+        noted: Callable[[], Iterable[ClaimRecord]],
         disk: Disk,
     ) -> None:
         state, cores = settings.paths.state, settings.limiter_cores
@@ -76,6 +78,7 @@ class NodeLimiter:
             metrics=metrics,
             ports=PortReader(settings.paths.root, attached=networks.attached),
             cgroups=CgroupReader((settings.host or HostRoot(settings.paths.root, settings.paths.root)).here),
+            records=noted,
         )
         times = SeenTimes(self.backend.claims)
         if cores:

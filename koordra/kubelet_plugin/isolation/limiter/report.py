@@ -147,7 +147,7 @@ _OF_CLAIM: Final = {
     "pod": bounded("the pod that holds the claim; empty for none, or several"),
     "container": bounded("the container that holds the claim; empty for none, or several"),
 }
-_OF_GPU: Final = {**_OF_CLAIM, "uuid": bounded("the claim's GPUs, as NVML and dcgm-exporter name them")}
+_OF_GPU: Final = {**_OF_CLAIM, "UUID": bounded("the claim's GPUs, as NVML and dcgm-exporter name them")}
 
 LIMIT: Final = gauge(
     "koordra_limiter_limit_bytes",

@@ -78,6 +78,7 @@ def granted_by_annotation(
     try:
         document = json.loads(text)
         devices = tuple(_devices(document, guarded=guarded, node=node))
+        asked = _asked(document, devices)
         env, mounts = _hami_core(container, document, policy)
     except _MismatchError as error:
         why = f"{container}: {ANNOTATION} and this node disagree: {error}"
@@ -102,6 +103,7 @@ def granted_by_annotation(
             devices=tuple(_with_env(device, env if n == 0 else ()) for n, device in enumerate(devices)),
             memlock=any(device.type in names.NIC_TYPES for device in devices),
         ),
+        asked=asked,
         mounts=mounts,
         taken_over=koordlet_traces(container, devices),
     )
@@ -143,6 +145,20 @@ def _gpu(entry: Mapping[str, Any], guarded: DeviceGuard, node: NodeDevices) -> P
         raise _MismatchError(f"GPU {uuid} has minor {there}, not {minor}")
     name, card = _guarded_at(guarded, f"/dev/nvidia{minor}", "GPU")
     return PreparedDevice(request="", device=name, type=names.TYPE_GPU, uuid=uuid, nodes=(card,))
+
+
+def _asked(
+    document: Mapping[str, Any], devices: tuple[PreparedDevice, ...]
+) -> dict[str, tuple[tuple[str, int], ...]]:
+    """By device: cores and memory, in percent of the card; all of it where no amount is said."""
+    called = {each.uuid: each.device for each in devices if each.uuid}
+    words = ((names.CAPACITY_CORES, _CORE), (names.CAPACITY_MEMORY, _RATIO))
+    found = {}
+    for entry in document.get("gpu") or ():
+        amounts = entry.get("resources") or {word: 100 for _, word in words}
+        percents = ((name, int(parse(str(amounts.get(word, 0))))) for name, word in words)
+        found[called[str(entry["id"])]] = tuple((name, min(max(0, each), 100)) for name, each in percents)
+    return found
 
 
 def _nic(bus_id: str, kind: str, guarded: DeviceGuard, node: NodeDevices) -> PreparedDevice:

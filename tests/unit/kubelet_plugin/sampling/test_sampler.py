@@ -18,13 +18,14 @@ from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.kubelet_plugin.publish.devices import mig_devices
 from koordra.kubelet_plugin.sampling import use
 from koordra.kubelet_plugin.sampling.cgroups import CgroupReader, CgroupUse
+from koordra.kubelet_plugin.sampling.holdings import units_of
 from koordra.kubelet_plugin.sampling.host_processes import HostProcesses, Process
 from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses, CardState, NvmlCards, Utilisation
 from koordra.kubelet_plugin.sampling.port_reader import PortReader
 from koordra.kubelet_plugin.sampling.sample import KEPT, NOBODY, WHOSE, OnCard, PortOf, RecentSamples, Sample
 from koordra.kubelet_plugin.sampling.sampler import BRISK, LOAD, LONGEST, PERIOD, WAIT, NodeSampler
 from koordra.metrics import Metrics
-from koordra.node_state.granted_claims import ContainerName, GrantedContainer, GrantedContainers
+from koordra.node_state.granted_claims import ContainerName, GrantedContainer, GrantedContainers, HeldDevice
 from koordra.nri.hook.ledger import Granted, GrantedDevice, Ledger
 from koordra.process import progress
 from koordra.process.lifecycle import spawn
@@ -156,7 +157,9 @@ class Node:
         return pause
 
     def figure(self, name: str, **labels: str) -> float | None:
-        return sample(self.metrics, name, labels)
+        """`uuid`: of a card, as dcgm-exporter's labels have it."""
+        place = {"UUID": labels.pop("uuid"), "GPU_I_ID": ""} if "uuid" in labels else {}
+        return sample(self.metrics, name, {**labels, **place})
 
 
 @pytest.fixture
@@ -364,6 +367,7 @@ def test_pids_of_another_namespace_are_nobodys(node: Node) -> None:
     assert told == [{}, {}]
     held = {"namespace": "team", "pod": "job-0", "container": "train", "uuid": uuid(node)}
     assert node.figure("koordra_container_gpu_seconds_total", **held) is None
+    assert node.figure("koordra_container_gpu_memory_bytes", **held) is None, "not known, which is not none"
 
 
 @pytest.mark.parametrize("name", [b"a) R 0 0", b"\xff\xfe", b"\n0::/kubepods/pod1/x", b") S " + b"9 " * 20])
@@ -468,12 +472,16 @@ def test_a_mig_instance_is_a_card_of_its_own() -> None:
     assert card.uuid not in names
     one, other = list(mig_devices(card))[:2]
     granted = {
-        MINE: GrantedContainer(ContainerName("team", "p", "c"), (UID,), frozenset((one.name,))),
-        OTHERS: GrantedContainer(ContainerName("team", "q", "c"), (UID,), frozenset((other.name,))),
+        MINE: GrantedContainer(ContainerName("team", "p", "c"), (UID,), (HeldDevice(one.name, UID),)),
+        OTHERS: GrantedContainer(ContainerName("team", "q", "c"), (UID,), (HeldDevice(other.name, UID),)),
     }
     process = Process(7, 1, (), 7, 0, container=MINE)
     found = [use.whose(process, names[str(each.instance.uuid)], granted) for each in (one, other)]
     assert found == ["granted", "stranger"]
+    assert one.instance is not None
+    unit = units_of(machine)[one.name]
+    assert unit.place == (card.uuid, str(one.instance.gpu_instance)), "as dcgm-exporter's labels have it"
+    assert unit.nvml == one.instance.uuid
 
 
 PROCESSES = st.dictionaries(st.integers(1, 9), st.one_of(st.none(), st.integers(0, 1 << 40)), max_size=9)
@@ -486,12 +494,12 @@ def test_no_byte_and_no_process_is_lost_or_counted_twice(
 ) -> None:
     owners = {pid: Process(pid, 1, (), pid, 0, container=container) for pid, container in places.items()}
     granted = {
-        each: GrantedContainer(ContainerName("n", each[:2], "c"), (), frozenset(("gpu-0",)))
+        each: GrantedContainer(ContainerName("n", each[:2], "c"), (), (HeldDevice("gpu-0", ""),))
         for each in entries
     }
     taken = use.Listed({"GPU-1": CardProcesses(used)}, owners)
     rows = use.on_cards(taken, {"GPU-1": frozenset(("gpu-0",))}, granted=granted)
     assert sum(row.processes for row in rows.values()) == len(used)
     assert sum(row.memory for row in rows.values()) == sum(each or 0 for each in used.values())
-    of = use.of_containers(taken, granted)
+    of = use.of_containers(taken, {}, granted=granted)
     assert sum(row.processes for row in of.values()) == rows["GPU-1", "granted"].processes

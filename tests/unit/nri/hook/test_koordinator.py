@@ -17,6 +17,7 @@ from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.errors import ApiUnreachable, Forbidden, KoordraError, NotFound, RemoteError
 from koordra.kube.client import KubeClient
 from koordra.metrics import Metrics
+from koordra.node_state.granted_claims import GrantedContainers
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.koordinator import admission_policy
 from koordra.nri.hook.koordinator.admission_policy import (
@@ -140,6 +141,25 @@ def test_a_card_and_a_nic_are_given_by_the_annotation(node: KoordinatorNode) -> 
     assert "/dev/nvidia1" not in paths
     assert [limit.type for limit in adjust.rlimits] == ["RLIMIT_MEMLOCK"]
     assert sample(node.metrics, "koordra_nri_adjusted_total", {"devices": "granted"}) == 1
+
+
+@pytest.mark.parametrize(
+    ("resources", "cores", "memory"),
+    [
+        ({"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "30"}, 50, 30),
+        ({"koordinator.sh/gpu-memory-ratio": "100"}, 0, 100),
+        ({"koordinator.sh/gpu-core": "-7", "koordinator.sh/gpu-memory-ratio": "1k"}, 0, 100),
+        ({}, 100, 100),
+    ],
+)
+def test_how_much_of_a_card_a_pod_asked_for_is_on_record(
+    node: KoordinatorNode, resources: dict[str, str], cores: int, memory: int
+) -> None:
+    node.create({"gpu": [{**GPU, "resources": resources}]})
+    (found,) = GrantedContainers(node.state).by_id()["main"].held
+    assert (found.claim_name, found.cores, found.memory) == ("", cores, memory)
+    (again,) = Ledger(node.state).get("main").asked  # type: ignore[union-attr]  # as the next process reads it
+    assert dict(again[1]) == {"cores": cores, "memory": memory}
 
 
 @pytest.mark.parametrize(
