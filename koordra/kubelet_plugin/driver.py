@@ -168,6 +168,7 @@ class Driver:
             node=settings.node,
             build=self._slices,
             written=self._metrics.slice_writes.inc,
+            in_order=self._metrics.slices_in_order.set_to_current_time,
             mode_change=AllocationModeChange(paths.state, disk=disk),
         )
         self._audit = ClaimAudit(

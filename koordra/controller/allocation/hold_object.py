@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Final
@@ -35,6 +36,15 @@ def seconds_until(end: str, *, now: str) -> float:
         return max(0.0, (_time(end) - _time(now)).total_seconds())
     except ValueError:
         return 0.0
+
+
+def first_end(ends: Iterable[str | None]) -> float | None:
+    """The earliest, in Unix time; without those that cannot be read."""
+    found = []
+    for end in ends:
+        with suppress(ValueError):
+            found.append(_time(end or "").timestamp())
+    return min(found, default=None)
 
 
 def _time(text: str) -> datetime:

@@ -28,6 +28,9 @@ class QuotasAsTheyAre:
     def use(self, namespace: str) -> str:
         return self.quotas.use(namespace)
 
+    def used(self) -> Mapping[tuple[str, str, str], float]:
+        return self.quotas.used()
+
     def on_hold(self, event: str, hold: Object, /) -> None:
         pass
 

@@ -74,6 +74,7 @@ class QuotaController:
         self._wake = wake
         self._held_back = HeldBack(self.usage, self.seats, self._quotas.of, self._find, self._claims.amounts)
         self._over: dict[str, str] = {}
+        self._used: dict[tuple[str, str, str], float] = {}
         self._listeners: list[threading.Event] = [self._changed]
 
     def start(self, caches: Informers, stop: threading.Event) -> threading.Thread:
@@ -101,11 +102,15 @@ class QuotaController:
             self._scope.follow(self._quotas.terms)
             self._claims.recount()
             before, self._over = self._over, {}
+            used: dict[tuple[str, str, str], float] = {}
             for quota in self._quotas.all():
                 key, text = objects.key(quota), self._held_back.overdrawn(quota)
                 if text and before.get(key) != text:
                     self._report(ClaimEvent(QUOTA_EXCEEDED, cut(text), (quota,)))
                 self._over[key] = text
+                for line, ratio in self._held_back.ratios(quota).items():
+                    used[objects.namespace(quota), objects.name(quota), line] = ratio
+            self._used = used
         return PERIOD
 
     # quotas.Quotas
@@ -126,6 +131,9 @@ class QuotaController:
 
     def use(self, namespace: str) -> str:
         return self._held_back.use(namespace) if self._is_read() else ""
+
+    def used(self) -> Mapping[tuple[str, str, str], float]:
+        return self._used
 
     def on_hold(self, event: str, hold: Object, /) -> None:
         """DeviceHolds, as the leader has read and written them."""

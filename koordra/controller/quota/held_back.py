@@ -129,6 +129,17 @@ class HeldBack:
         held_seats = self._held_seats(objects.namespace(quota))
         return overdrawn(quota, self._counting(held_seats.charges))
 
+    def ratios(self, quota: Object) -> dict[str, float]:
+        """How far each line is used. One that allows nothing is used up by anything, and not by nothing."""
+        counted = self._counting(self._held_seats(objects.namespace(quota)).charges)
+        found = {line.key: (line.used + counted(quota, line.name), line.hard) for line in bounded(quota)}
+        return {key: used / hard if hard else float(used > 0) for key, (used, hard) in found.items()}
+
+    def used(self) -> Mapping[tuple[str, str, str], float]:
+        """As quotas.Quotas has it: of a forecast, which shows no metrics, nothing. A leader's is the quota
+        controller's."""
+        return {}
+
     def use(self, namespace: str) -> str:
         """As quotas.Quotas has it."""
         quotas = [quota for quota in self.quotas(namespace) if bounded(quota)]

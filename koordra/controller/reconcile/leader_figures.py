@@ -54,6 +54,19 @@ OLDEST: Final = gauge(
     "Age of the oldest pod among what waits for this reason; 0 where nothing does",
     reason=REASONS,
 )
+SEAT_END: Final = gauge(
+    "koordra_controller_held_seat_end_timestamp_seconds",
+    "When the held seat of a gang is given up that is given up first, in Unix time; none while no seat is held",
+)
+QUOTA_USED: Final = gauge(
+    "koordra_controller_quota_used_ratio",
+    "How far a line of a ResourceQuota on devices is used",
+    namespace=bounded(
+        "those with a ResourceQuota on koordra's names, or of another stack that koordra counts"
+    ),
+    quota=bounded("those ResourceQuotas"),
+    resource=bounded("the lines of these"),
+)
 REFUSED_NODES: Final = gauge(
     "koordra_controller_refused_nodes",
     "Nodes whose GPUs another device plugin or driver gives out too; koordra gives out none there",
@@ -175,6 +188,7 @@ class LeaderFigures:
         self._lock = threading.Lock()
         self._claims, self._gangs = metrics.table(CLAIMS), metrics.table(GANGS)
         self._waiting, self._oldest = metrics.table(WAITING), metrics.table(OLDEST)
+        self._seat_end, self._quotas = metrics.table(SEAT_END), metrics.table(QUOTA_USED)
         self._refused, self._nodes = metrics.table(REFUSED_NODES), metrics.table(NODES)
         self._aligned, self._native = metrics.table(ALIGNED), metrics.table(NATIVE)
         self._sums = {measure: metrics.table(declared) for measure, declared in OF_CLUSTER.items()}
@@ -199,7 +213,14 @@ class LeaderFigures:
 
     def _tables(self) -> Iterable[Table]:
         yield from (self._claims, self._gangs, self._waiting, self._oldest, self._refused, self._nodes)
-        yield from (self._aligned, self._native, *self._sums.values(), *self._most.values())
+        yield from (
+            self._aligned,
+            self._native,
+            self._seat_end,
+            self._quotas,
+            *self._sums.values(),
+            *self._most.values(),
+        )
 
     def set(
         self,
@@ -207,6 +228,8 @@ class LeaderFigures:
         claims: Mapping[str, int],
         gangs: Mapping[str, int],
         waiting: WaitingGroups,
+        seat_end: float | None,
+        quotas: Rows,
         refused_nodes: int,
         native: NativeDevices,
         capacity: ClusterCapacity | None,
@@ -217,6 +240,10 @@ class LeaderFigures:
         found = waiting.figures()
         self._waiting.set({(reason,): each.number for reason, each in found.items()})
         self._oldest.follow(lambda: self._ages(found))
+        self._seat_end.hide()
+        if seat_end is not None:
+            self._seat_end.set({(): seat_end})
+        self._quotas.set(quotas)
         self._refused.set({(): refused_nodes})
         self._native.set(dict(native.counts()))
         if capacity is not None:

@@ -33,6 +33,7 @@ from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.eviction.driver_release import DriverRelease
+from koordra.controller.allocation.hold_object import first_end
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.reservations import STARVES_AFTER
@@ -311,6 +312,8 @@ class Reconciler:
                     },
                     gangs=self.allocation.gangs.counts(),
                     waiting=self.waiting,
+                    seat_end=first_end(each.seat.until for each in self.allocation.gangs.holds.held()),
+                    quotas={(*line,): used for line, used in self.allocation.queue.quotas.used().items()},
                     native=self._native,
                     refused_nodes=self.allocation.conflicts.refused,
                     capacity=self._capacity if is_known else None,

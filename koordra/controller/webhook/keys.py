@@ -106,6 +106,14 @@ def issue(authority: Pair | None, names: Sequence[str], *, now: datetime, lifeti
     return Pair(builder.sign(signer, hashes.SHA256()), key)
 
 
+def end_of(certificates: bytes) -> float:
+    """When the first of them (PEM), the server's own, ends, in Unix time; 0 where that cannot be read."""
+    try:
+        return x509.load_pem_x509_certificates(certificates)[0].not_valid_after_utc.timestamp()
+    except ValueError:
+        return 0.0
+
+
 def names_of(certificate: x509.Certificate) -> frozenset[str]:
     """DNS names and IP addresses that the certificate is for."""
     try:

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Final
 
-from koordra.controller.webhook import review
+from koordra.controller.webhook import keys, review
 from koordra.controller.webhook.refusal_log import RefusalLog
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 from koordra.errors import InvalidInput
@@ -56,6 +56,10 @@ CLOSED: Final = counter(
     reason=REASONS,
 )
 OPEN: Final = gauge("koordra_webhook_connections", "Open connections of the webhook")
+CERTIFICATE_END: Final = gauge(
+    "koordra_webhook_certificate_end_timestamp_seconds",
+    "When the certificate ends that the webhook serves with, in Unix time; 0 before it serves",
+)
 
 
 def counted_connections(
@@ -97,6 +101,7 @@ class WebhookServer(SecuredHTTPServer):
         self._refusals = RefusalLog()
         self._requests = metrics.counter(REQUESTS)
         self._seconds = metrics.histogram(REQUEST_SECONDS)
+        self._certificate_end = metrics.gauge(CERTIFICATE_END)
         for path in paths:
             self._seconds.labels(path)
             for outcome in OUTCOMES:
@@ -133,6 +138,7 @@ class WebhookServer(SecuredHTTPServer):
         finally:
             Path(path).unlink()
         self.context = context
+        self._certificate_end.set(keys.end_of(certificate))
 
     def start(self) -> None:
         serve = watched()(partial(self.serve_forever, poll_interval=SWEEP_PERIOD))

@@ -63,6 +63,10 @@ HAND_OVER: Final = gauge(
     phase=tuple(Phase),
 )
 SLICE_WRITES: Final = counter("koordra_plugin_slice_writes_total", "Publications of the ResourceSlices")
+SLICES_IN_ORDER: Final = gauge(
+    "koordra_plugin_slices_in_order_timestamp_seconds",
+    "When the ResourceSlices of the node were last known to say what it has, in Unix time; 0 before",
+)
 SOCKETS_RESTORED: Final = counter(
     "koordra_plugin_sockets_restored_total", "Sockets of the plugin that had vanished, and were made again"
 )
@@ -80,6 +84,7 @@ class PluginMetrics:
         self._errors = metrics.table(ERRORS)
         self._downs = metrics.table(LINK_DOWNS)
         self.slice_writes = metrics.counter(SLICE_WRITES)
+        self.slices_in_order = metrics.gauge(SLICES_IN_ORDER)
         self.sockets_restored = metrics.counter(SOCKETS_RESTORED)
 
     @contextmanager

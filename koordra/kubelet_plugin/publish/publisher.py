@@ -60,7 +60,8 @@ def own_slices_selector(node: str) -> str:
 class Publisher(Wakeable):
     """Publishes for one node.
 
-    `written` is called after each publication. In seconds: INTERVAL without an event, `settle` after a write.
+    `written` is called after each publication, `in_order` whenever the API holds what it should. In seconds:
+    INTERVAL without an event, `settle` after a write.
     """
 
     def __init__(
@@ -70,13 +71,14 @@ class Publisher(Wakeable):
         node: str,
         build: BuildSlices,
         written: Callable[[], None] = lambda: None,
+        in_order: Callable[[], None] = lambda: None,
         mode_change: AllocationModeChange | None = None,
     ) -> None:
         super().__init__()
         self._client = client
         self._node = node
         self._build = build
-        self._when_written = written
+        self._when_written, self._when_in_order = written, in_order
         self._mode_change = mode_change
         self._recheck_after: float | None = None
         self._generation = 0
@@ -110,6 +112,7 @@ class Publisher(Wakeable):
         written = self.sync()
         if written:
             self._when_written()
+        self._when_in_order()
         rest = INTERVAL if self._recheck_after is None else min(INTERVAL, self._recheck_after)
         at_least = self.settle if written else 0.0
         return Pause(at_least, at_least + rest)

@@ -57,6 +57,8 @@ class Term:
                     claims={"allocated": len(self.begun)},
                     gangs={},
                     waiting=WaitingGroups(),
+                    seat_end=None,
+                    quotas={},
                     refused_nodes=0,
                     native=NativeDevices(ClusterCache()),
                     capacity=ClusterCapacity(ClusterIndex(Features.of(None))),

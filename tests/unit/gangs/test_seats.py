@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,13 @@ from koordra.controller.gangs.seats.job_owner import (
     TRAINING_JOBS,
     VOLCANO_JOBS,
 )
+from koordra.controller.reconcile.leader_figures import LeaderFigures
+from koordra.controller.reporting.metrics import ControllerMetrics
+from koordra.metrics import Metrics
 from tests.fakes.admission_policy import policies, refusal
 from tests.fakes.joint_cluster import JointCluster, claim, pod
 from tests.fakes.kube_api import Killed, Write
+from tests.fakes.metric_samples import sample
 
 HOLD = 60.0
 GANGS = Path(__file__).resolve().parents[3] / "deploy" / "kustomize" / "gangs"
@@ -142,6 +148,22 @@ def test_the_seats_are_in_the_api_before_the_first_gate_is_lifted(cluster: Joint
     written = {(one["node"], one["devices"][0]["device"]) for one in hold["spec"]["seats"]}
     assert {f"{node}/{device}" for node, device in written} == {jobs.devices(name)[0] for name in pods}
     assert [write.kind for write in cluster.api.writes].count("deviceholds") == 1
+
+
+def test_when_the_first_held_seat_ends_is_shown_while_one_is_held(cluster: JointCluster, jobs: Jobs) -> None:
+    metrics = Metrics()
+    instruments, figures = ControllerMetrics(metrics), LeaderFigures(metrics, node_metrics=False)
+
+    def shown() -> float | None:
+        cluster.reconciler.count(instruments, figures, term=threading.Event())
+        return sample(metrics, "koordra_controller_held_seat_end_timestamp_seconds")
+
+    pods = jobs.start("train", 4)
+    assert shown() is None
+    jobs.lose(pods[0])
+    cluster.settle()
+    (until,) = filter(None, seats(cluster).values())
+    assert shown() == datetime.fromisoformat(until).timestamp()
 
 
 def test_a_lost_seat_waits_for_who_is_made_in_its_place(cluster: JointCluster, jobs: Jobs) -> None:

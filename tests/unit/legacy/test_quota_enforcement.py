@@ -260,6 +260,18 @@ def test_the_second_comes_after_the_first_was_served_though_it_is_older(
     assert cluster.served() == ["p1"]
 
 
+def test_how_far_each_line_is_used_is_told(leader: Callable[..., Leader]) -> None:
+    (first, second), template = from_two_replicas()
+    lines = {"requests.nvidia.com/gpu": "4", "limits.nvidia.com/gpumem": "0", "pods": "1"}
+    cluster = leader(a_quota(lines))
+    cluster.admitted(first, template)
+    cluster.admitted(second, template)
+    cluster.settle()
+    (quota,) = cluster.keeper._quotas.all()
+    found = cluster.keeper._held_back.ratios(quota)
+    assert found == {"requests.nvidia.com/gpu": 0.5, "limits.nvidia.com/gpumem": 0.0}
+
+
 def test_when_the_first_ends_the_second_gets_its_card(leader: Callable[..., Leader]) -> None:
     (first, second), template = from_two_replicas()
     cluster = leader(ONE_CARD)

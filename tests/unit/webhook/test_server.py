@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 import pytest
@@ -365,6 +365,19 @@ def test_a_certificate_that_does_not_fit_its_key_leaves_the_old_one_serving(serv
     with pytest.raises(InvalidInput, match="cannot be used"):
         server.use(KEYS.serving.to_pem()[0], other.to_pem()[1])
     assert Caller(server.port).post("/validate", b"{")[0] == 400
+
+
+def test_the_end_of_the_certificate_that_it_serves_with_is_told(
+    server: WebhookServer, metrics: Metrics
+) -> None:
+    def told() -> float | None:
+        return sample(metrics, "koordra_webhook_certificate_end_timestamp_seconds")
+
+    assert told() == KEYS.serving.certificate.not_valid_after_utc.timestamp()
+    later = keys.wanted(None, ("127.0.0.1",), now=datetime.now(UTC) + timedelta(days=5), trusted=False)
+    certificate, key = later.serving.to_pem()
+    server.use(certificate + KEYS.serving.to_pem()[0], key)  # with its chain, as cert-manager writes it
+    assert told() == later.serving.certificate.not_valid_after_utc.timestamp()
 
 
 @pytest.mark.parametrize("length", ["Content-Length: -1", "Content-Length: x", "Transfer-Encoding: chunked"])

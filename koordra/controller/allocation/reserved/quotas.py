@@ -28,6 +28,9 @@ class Quotas(Protocol):
     def use(self, namespace: str) -> str:
         """How far each line of the namespace's quotas is used; empty where none bounds devices."""
 
+    def used(self) -> Mapping[tuple[str, str, str], float]:
+        """How far each line of each quota is used, by namespace, quota and line; 1: all of it."""
+
     def on_hold(self, event: str, hold: Object, /) -> None:
         """A DeviceHold is new, another, or (`DELETED`) gone."""
 
@@ -52,6 +55,9 @@ class NoQuotas:
     def use(self, namespace: str) -> str:
         del namespace
         return ""
+
+    def used(self) -> Mapping[tuple[str, str, str], float]:
+        return {}
 
     def on_hold(self, event: str, hold: Object, /) -> None:
         del event, hold

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from koordra.api.objects import Object
-from koordra.errors import ApiError
+from koordra.errors import ApiError, ApiUnreachable
 from koordra.kubelet_plugin.publish.publisher import Publisher, missing_fields
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology.problems import Discovery
@@ -29,10 +30,13 @@ class Published:
         self.machine = discovery.machine
         self.gpus = 8
         self.copies = 1
+        self.found: list[str] = []
         self.publisher = self.restarted()
 
     def restarted(self) -> Publisher:
-        publisher = Publisher(self.api, node=NODE, build=self.slices)
+        publisher = Publisher(
+            self.api, node=NODE, build=self.slices, in_order=lambda: self.found.append("in order")
+        )
         publisher.settle = 0.05
         return publisher
 
@@ -67,6 +71,22 @@ def test_nothing_is_written_without_a_change_not_even_by_the_next_instance(publi
     assert not published.publisher.sync()
     assert not published.restarted().sync()
     assert published.api.writes == writes
+
+
+def test_it_says_when_the_slices_are_what_they_should_be_and_not_while_they_cannot_be_written(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published.publisher.step()
+    published.publisher.step()
+    assert published.found == ["in order"] * 2
+    published.gpus = 7
+    with monkeypatch.context() as away:
+        away.setattr(published.api, "update", Mock(side_effect=ApiUnreachable("away")))
+        with pytest.raises(ApiUnreachable):
+            published.publisher.step()
+    assert published.found == ["in order"] * 2
+    published.publisher.step()
+    assert published.found == ["in order"] * 3
 
 
 def test_a_kubelet_start_takes_the_slices_and_they_come_back_newer(published: Published) -> None:
