@@ -8,16 +8,16 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 from benchmarks import _results
 from benchmarks.explain import WAITING, full_cluster, timed
 from koordra.cli.what_if.machines import machine_slices
 from koordra.controller.autoscale import scale_up
-from koordra.controller.autoscale.node_groups import NodeGroup
-from koordra.controller.cache.changes import Tables, tables_of
-from koordra.controller.explain.forecast.forecast import Forecast, forecast
+from koordra.controller.autoscale.node_groups import NodeGroup, new_nodes
+from koordra.controller.cache.changes import tables_of
 from koordra.controller.explain.forecast.intake import Terms
 from koordra.process.lifecycle import collect_seldom
 
@@ -39,20 +39,14 @@ def _size(nodes: int) -> dict[str, Any]:
     text = json.dumps(list(full_cluster(nodes)))
     read, plain = timed(partial(json.loads, text))
     cluster, terms = tables_of(read), Terms(datetime.now(UTC))
-    forecasts = 0
-
-    def counted(of: Tables, by: Terms) -> Forecast:
-        nonlocal forecasts
-        forecasts += 1
-        return forecast(of, by)
-
-    with patch.object(scale_up, "forecast", counted):
+    with patch.object(scale_up, "new_nodes", Mock(wraps=new_nodes)) as with_more:
         answer, seconds = timed(lambda: scale_up.scale_up(cluster, terms, [GROUP]))
     return {
         "nodes": nodes,
         "plain_read_s": plain,
         "seconds": seconds,
-        "forecasts": forecasts,
+        "forecasts": 1 + with_more.call_count,
+        "peak_gib": round(getrusage(RUSAGE_SELF).ru_maxrss / 2**20, 1),
         "ratio": seconds / plain,
         "new_nodes": answer.counts[GROUP.name],
         "fits": len(answer.fits),
@@ -67,7 +61,8 @@ def _markdown(sizes: Sequence[dict[str, Any]]) -> str:
             one["new_nodes"],
             one["forecasts"],
             one["seconds"],
-            f"{one['ratio']:.0f}x",
+            f"{one['ratio']:.1f}x",
+            one["peak_gib"],
         )
         for one in sizes
     ]
@@ -78,5 +73,6 @@ def _markdown(sizes: Sequence[dict[str, Any]]) -> str:
         "forecasts",
         "s",
         "json.loads of the objects",
+        "peak GiB",
     )
     return "\n".join(["# Which new nodes would do", "", "Seconds of CPU.", "", _results.table(head, rows)])

@@ -136,6 +136,11 @@ class ClusterIndex:
         """What the claim has."""
         return None if (held := self.allocated.get(key)) is None else held.allocation
 
+    @property
+    def listeners(self) -> list[list[Any]]:
+        """Who hears of changes: who takes himself out of these is told no more."""
+        return [self._followers, self.pods.on_put]
+
     def follow(self) -> set[str]:
         """Nodes that were settled, that are gone, and that there are: a set that the caller empties."""
         self._followers.append(followed := set(self.nodes))

@@ -65,6 +65,7 @@ class PassContext:
         reasons: ReasonsSink = lambda claim, reasons: None,
         latency: LatencyBreakdown | None,
         immediate: ImmediateRules = DEFAULT_RULES,
+        cache: ClusterCache | None = None,
     ) -> None:
         self._source = source
         self.writer = writer
@@ -74,7 +75,7 @@ class PassContext:
         self._gates = PodBackoff(first=FIRST_GATE, longest=REFUSED_PAUSE)
         self._rests: dict[str, float] = {}
         """By uid of a claim that was given back: until when it is left alone."""
-        self.cache = ClusterCache(immediate)
+        self.cache = ClusterCache(immediate) if cache is None else cache
         self.cache.on_gone(RESOURCE_CLAIMS, lambda uid: self._rests.pop(uid, None))
         self.audit = Audit(self.cache, source, clock=clock)
         self.events = EventDedup(report, clock=clock, holds=self._still_waits, reasons=reasons)

@@ -16,7 +16,7 @@ from koordra.allocator.predicates import HOSTNAME
 from koordra.api import objects
 from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.api.objects import Fields, Object
-from koordra.controller.cache.changes import Table, Tables
+from koordra.controller.cache.changes import Tables
 
 _UNSAID: Final = {"cpu": "1M", "memory": "1Pi", "ephemeral-storage": "1Pi", "pods": "110"}
 """What a node has where its group names other resources: no bound, and as many pods as a kubelet takes that
@@ -55,16 +55,15 @@ class NodeGroup:
         return f"{self.name}-new-{number:04}"
 
 
-def with_new_nodes(cluster: Tables, groups: Sequence[NodeGroup], counts: Mapping[str, int]) -> Tables:
-    """`counts`: new nodes by the groups' names."""
-    nodes: Table = {**cluster[NODES]}
-    slices: Table = {**cluster[RESOURCE_SLICES]}
+def new_nodes(groups: Sequence[NodeGroup], counts: Mapping[str, int]) -> Tables:
+    """So many of each, by the groups' names, with their slices."""
+    nodes, slices = dict[str, Object](), dict[str, Object]()
     for group in groups:
         for number in range(counts.get(group.name, 0)):
             node, *own = node_with_slices(group.called(number), group)
             nodes[objects.name(node)] = node
             slices.update({objects.name(one): one for one in own})
-    return {**cluster, NODES: nodes, RESOURCE_SLICES: slices}
+    return {NODES: nodes, RESOURCE_SLICES: slices}
 
 
 def node_with_slices(name: str, group: NodeGroup) -> Iterator[Object]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from koordra.allocator.reasons import Reason
-from koordra.controller.autoscale.node_groups import NodeGroup, with_new_nodes
+from koordra.controller.autoscale.node_groups import NodeGroup, new_nodes
 from koordra.controller.cache.changes import Tables
 from koordra.controller.explain.forecast.forecast import Forecast, forecast
 from koordra.controller.explain.forecast.intake import Terms
@@ -66,28 +66,29 @@ def scale_up(
     told: int | None = None,
 ) -> ScaleUp:
     """`room`: how many nodes may be added to each group, where its nodes that are there do not say it.
-    `now`: the forecast for the nodes that are there, where somebody has it. `beyond`: look also what larger
-    groups would serve. `told`: of so many that wait it is said why, of all where None."""
+    `now`: the forecast for the nodes that are there, where somebody has it, of which nothing more can be
+    asked then. `beyond`: look also what larger groups would serve. `told`: of so many that wait it is said
+    why, of all where None."""
     first = forecast(cluster, terms) if now is None else now
     lacking = first.lacking
     free = {group.name: group.most - len(group.there(cluster)) for group in groups} if room is None else room
     most = {group.name: max(0, min(free[group.name], len(lacking))) for group in groups}
-    top = forecast(with_new_nodes(cluster, groups, most), terms) if any(most.values()) else first
-    known = {_key(groups, {}): first.planned, _key(groups, most): top.planned}
+    known = {_key(groups, {}): first.planned}
+    top = first.with_besides(new_nodes(groups, most)) if any(most.values()) else first
+    known[_key(groups, most)] = top.planned
     still = top.lacking[:told]
     with top.when_done():
         why = {key: top.reasons_of(key).reasons[key] for key in still}
-    del first, top, now  # each has the whole cluster
 
     def foretell(counts: Counts) -> Mapping[str, Planned]:
         key = _key(groups, counts)
         if key not in known:
-            known[key] = forecast(with_new_nodes(cluster, groups, counts), terms).planned
+            known[key] = top.with_besides(new_nodes(groups, counts)).planned
         return known[key]
 
     counts = _fewest(foretell, groups, most)
-    new, served = _new_nodes(groups, counts), foretell(counts)
-    fits = {key: Fit(new.get(served[key].node or ""), served[key]) for key in lacking if key in served}
+    added, served = _new_nodes(groups, counts), foretell(counts)
+    fits = {key: Fit(added.get(served[key].node or ""), served[key]) for key in lacking if key in served}
     waits = {key: why.get(key, ()) for key in lacking if key not in fits}
     if not (waits and beyond):
         return ScaleUp(counts, fits, waits)

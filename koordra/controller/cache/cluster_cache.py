@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.kinds import (
@@ -77,7 +77,7 @@ class ClusterCache:
         self._cached: dict[Kind, Table] = {RESOURCE_CLAIMS: {}, DEVICE_HOLDS: {}}
         """What is written here, as the watches have it."""
         self._tables: dict[Kind, Table] = {kind: {} for kind in KINDS}
-        self._listeners: dict[Kind, list[OnChange]] = {}
+        self._listeners: dict[Kind, list[OnChange]] = {kind: [] for kind in KINDS}
         self._not_taken: dict[str, Exception] = {}
         """Claims that an index could not take in, until they change."""
         self.nodes = self._tables[NODES]
@@ -125,7 +125,12 @@ class ClusterCache:
         there are, too."""
         for key, obj in list(self._tables[kind].items()) if replay else ():
             self._tell(on_change, kind, key, None, obj)
-        self._listeners.setdefault(kind, []).append(on_change)
+        self._listeners[kind].append(on_change)
+
+    @property
+    def listeners(self) -> list[list[Any]]:
+        """Who hears of changes, here and in the indices: who takes himself out of these is told no more."""
+        return [*self._listeners.values(), self.pod_index.on_touch, self.claim_index.on_touch]
 
     def on_gone(self, kind: Kind, *forget: Callable[[str], object]) -> None:
         """Have each of `forget` called with the uid of an object that is gone."""

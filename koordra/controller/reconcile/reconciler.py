@@ -41,6 +41,7 @@ from koordra.controller.allocation.reserved.quotas import NO_QUOTAS, Quotas
 from koordra.controller.allocation.scheduler_feedback import SchedulerRefusal
 from koordra.controller.allocation.writes import WriteOutcome, Writer
 from koordra.controller.cache.changes import ChangeQueue
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.immediate_claims import DEFAULT_RULES, ImmediateRules
 from koordra.controller.cache.pod_index import pod_scheduled, split_across_nodes
 from koordra.controller.reconcile.allocation_step import AllocationStep
@@ -68,7 +69,8 @@ class Reconciler:
     """Joint allocation for one cluster.
 
     `source` has the objects that are watched; `clock` is monotonic; `report` is told what happens, `reasons`
-    why a claim waits. `levels`: those of the network between nodes, as the operator wrote them.
+    why a claim waits. `levels`: those of the network between nodes, as the operator wrote them. `cache`: what
+    `source` has told of already, where somebody took it in.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Reconciler:
         quotas: Quotas = NO_QUOTAS,
         immediate: ImmediateRules = DEFAULT_RULES,
         levels: Levels | None = None,
+        cache: ClusterCache | None = None,
     ) -> None:
         self._context = context = PassContext(
             source,
@@ -95,6 +98,7 @@ class Reconciler:
             reasons=reasons,
             latency=latency,
             immediate=immediate,
+            cache=cache,
         )
         self.allocation = AllocationStep(
             context,

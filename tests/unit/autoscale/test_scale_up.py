@@ -12,7 +12,7 @@ from koordra.api import names
 from koordra.api.kinds import NODES, PODS
 from koordra.cli.what_if.machines import machine_slices
 from koordra.controller.allocation.reserved.quotas import NoQuotas
-from koordra.controller.autoscale.node_groups import NodeGroup, node_with_slices, with_new_nodes
+from koordra.controller.autoscale.node_groups import NodeGroup, new_nodes, node_with_slices
 from koordra.controller.autoscale.scale_up import ScaleUp, scale_up
 from koordra.controller.explain.forecast.forecast import forecast
 from koordra.controller.explain.forecast.intake import Terms
@@ -201,7 +201,8 @@ def test_every_other_number_is_worse(asked: tuple[int, ...]) -> None:
     found = grown(cluster, *groups)
     served = {}
     for a, b in itertools.product(range(3), range(4)):
-        tables = with_new_nodes(cluster.caches.cluster(), groups, {"a": a, "b": b})
+        there, more = cluster.caches.cluster(), new_nodes(groups, {"a": a, "b": b})
+        tables = {**there, **{kind: {**there[kind], **table} for kind, table in more.items()}}
         served[b, a] = {*forecast(tables, Terms(NOW)).planned}
     most = served[3, 2]
     best = min(counts for counts, keys in served.items() if keys >= most)

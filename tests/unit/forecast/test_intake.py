@@ -1,4 +1,5 @@
-"""A cluster that is read page by page is foretold as one that is read at once."""
+"""A cluster that is read page by page is foretold as one that is read at once. What came besides goes without
+a trace."""
 
 from __future__ import annotations
 
@@ -8,13 +9,15 @@ from datetime import UTC, datetime
 import pytest
 
 from koordra.api import objects
-from koordra.api.kinds import RESOURCE_CLAIMS, Kind
+from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import KINDS, Tables, tables_of
 from koordra.controller.explain.forecast.forecast import Forecast, forecast, foretold
 from koordra.controller.explain.forecast.intake import Intake, Terms
+from koordra.controller.explain.forecast.stand_ins import stands_in, with_stand_ins
 from tests.fakes.forecast_cases import drawn
 from tests.fakes.forecast_world import ForecastWorld
+from tests.unit.allocator.machines import claim, device_classes, node, request
 
 TERMS = Terms(datetime(2026, 11, 21, 0, 2, tzinfo=UTC))
 
@@ -56,3 +59,36 @@ def test_pages_make_no_difference(seed: int) -> None:
     with paged.when_done(), at_once.when_done():
         for key in cluster[RESOURCE_CLAIMS]:
             assert paged.reasons_of(key) == at_once.reasons_of(key)
+
+
+def test_what_came_besides_goes_and_what_it_stood_in_place_of_is_back() -> None:
+    there = node("n0", labels={"zone": "a"})
+    taken = Intake(TERMS)
+    taken.take(NODES, [there])
+    taken.begin_again(
+        {NODES: {"n0": node("n0", labels={"zone": "b"}), "n1": node("n1", labels={"zone": "b"})}}
+    )
+    assert taken.reconciler.cache.nodes["n0"]["metadata"]["labels"]["zone"] == "b"
+    taken.begin_again({})
+    assert dict(taken.reconciler.cache.nodes) == {"n0": there}
+    assert taken.copy.given()[NODES] == {"n0": there}
+
+
+def test_who_stands_in_comes_last_again_and_nobody_is_evicted_yet() -> None:
+    made = with_stand_ins(
+        tables_of([*device_classes(), node("n0"), claim("alone", request("gpu"))]), together=False
+    )
+    found = forecast(made, TERMS)
+    taken = found._taken
+    assert [*filter(stands_in, taken.copy.tables[PODS].values())]
+    taken.copy.create(PODS, {"metadata": {"name": "p"}}, namespace="d", name="p", subresource="eviction")
+    taken.begin_again({})
+    assert not taken.copy.tables[PODS]
+    assert not taken.copy.evicted
+
+
+def test_who_listened_for_an_earlier_forecast_is_told_no_more() -> None:
+    taken = Intake(TERMS)
+    before = [len(each) for each in taken.reconciler.cache.listeners]
+    taken.begin_again({})
+    assert [len(each) for each in taken.reconciler.cache.listeners] == before

@@ -57,7 +57,7 @@ class DriverRelease:
         self._asked: dict[str, float] = {}
         """Pools, and when their pods may be asked again, also those that came in place of others: a shared
         claim that one pod keeps, or a toleration, brings them back to the node at once."""
-        context.cache.listen(RESOURCE_SLICES, self._on_slice)
+        context.cache.listen(RESOURCE_SLICES, self._on_slice, replay=True)
 
     def _on_slice(self, key: str, before: Object | None, now: Object | None) -> None:
         shown = now is not None and is_ours(now)

@@ -40,6 +40,8 @@ class ClusterCopy:
         self.written: dict[tuple[Kind, str], Object | None] = {}
         self.evicted: list[str] = []
         self._read = read
+        self._besides: dict[tuple[Kind, str], Object | None] = {}
+        """Of objects that came besides the cluster: what was in their place."""
         self.version = _BEYOND
 
     def take(self, kind: Kind, objects_: Iterable[Object]) -> None:
@@ -54,6 +56,19 @@ class ClusterCopy:
         table = table_of(kind)
         self.tables[table].pop(key_of(table, obj), None)
         self.source.observe(kind, "DELETED", obj)
+
+    def begin_again(self, besides: Tables) -> None:
+        """The writes have been taken back; these objects come in place of others that came besides."""
+        self.written, self.evicted = {}, []
+        for (kind, key), obj in self._besides.items():
+            there = self.tables[kind].pop(key)
+            set_or_drop(self.tables[kind], key, obj)
+            self.source.observe(kind, "DELETED" if obj is None else "MODIFIED", obj or there)
+        self._besides = {
+            (kind, key): self.tables[kind].get(key) for kind, table in besides.items() for key in table
+        }
+        for kind, table in besides.items():
+            self.take(kind, table.values())
 
     def given(self) -> Tables:
         """The objects as they were given."""

@@ -121,6 +121,11 @@ class Forecast:
         with self.when_done():
             return [key for key, claim in sorted(cache.claims.items()) if _waits(claim, cache.classes)]
 
+    def with_besides(self, besides: Tables) -> Forecast:
+        """Of the same cluster, with these objects besides. Nothing more can be asked of this one."""
+        self._taken.begin_again(besides)
+        return foretold(self._taken)
+
     @property
     def told(self) -> Mapping[str, Sequence[Reason]]:
         """Why claims wait, by key, as the passes tell it."""
@@ -190,6 +195,7 @@ class Forecast:
     @contextmanager
     def when_done(self) -> Iterator[None]:
         """As it is when the controller has nothing left to do."""
+        assert self._taken.reconciler is self._reconciler, "of the same objects another forecast has begun"
         if self._is_done:
             yield
             return
@@ -234,7 +240,8 @@ def foretold(taken: Intake) -> Forecast:
     starves_after = taken.terms.starves_after
     starving = {key: seconds for key, seconds in found.waits if seconds >= starves_after > 0}
     if starving and found.planned:
-        return Forecast(_taken(taken.copy.given(), taken.terms), starving)
+        taken.begin_again(taken.besides)
+        return Forecast(taken, starving)
     return found
 
 

@@ -17,6 +17,7 @@ from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.allocation.reserved.quotas import NO_QUOTAS, Quotas
 from koordra.controller.allocation.writes import Writer
+from koordra.controller.cache.changes import Tables
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group, UseReader
 from koordra.controller.cache.ungate_tracker import UngateTracker
@@ -55,28 +56,51 @@ class Terms:
 class Intake:
     """`take` the kinds in the order of `changes.in_order`. `gangs`: those that there are, whatever was let go
     since; `told`: why claims wait, by key, as the passes tell it; `clock`: seconds since `terms.now`;
-    `stand_ins`: pods that come when the others have what they get."""
+    `stand_ins`: pods that come when the others have what they get; `reconciler`: has made no pass yet."""
+
+    reconciler: Reconciler
+    clock: float
+    told: dict[str, tuple[Reason, ...]]
 
     def __init__(self, terms: Terms) -> None:
         """Raises PlanError for an unknown policy or gate."""
-        self.terms, self.clock = terms, 0.0
+        self.terms = terms
         self.stand_ins: Sequence[Object] = ()
-        self.told: dict[str, tuple[Reason, ...]] = {}
+        self.besides: Tables = {}
         self.copy = ClusterCopy(terms.read)
         self.placer = Scores(terms)
+        cache = ClusterCache()
+        self.placer.follow(cache)
+        self.gangs = GangIndex(cache, UngateTracker())
+        self._listeners = [*cache.listeners, *self.placer.engine.index.listeners]
+        self._staying = [len(each) for each in self._listeners]
+        self._begin(cache)
+
+    def _begin(self, cache: ClusterCache) -> None:
+        self.clock, self.told = 0.0, {}
         self.reconciler = Reconciler(
             self.copy.source,
             Writer(self.copy, may_write=lambda: True, now=self._wall_clock),
             clock=lambda: self.clock,
             reasons=self._note,
-            starves_after=terms.starves_after,
+            starves_after=self.terms.starves_after,
             placer=self.placer,
-            quotas=terms.quotas,
-            levels=terms.levels,
+            quotas=self.terms.quotas,
+            levels=self.terms.levels,
+            cache=cache,
         )
-        cache = self.reconciler.cache
-        self.placer.follow(cache)
-        self.gangs = GangIndex(cache, UngateTracker())
+
+    def begin_again(self, besides: Tables) -> None:
+        """The cluster as it was given, and these objects in place of others that came besides. The indices
+        stay, and nobody remembers a decision."""
+        for listeners, staying in zip(self._listeners, self._staying, strict=True):
+            del listeners[staying:]
+        for pod in self.stand_ins:
+            self.copy.lose(PODS, pod)
+        self.copy.begin_again(besides)
+        self._apply()
+        self.besides = besides
+        self._begin(self.reconciler.cache)
 
     def take(self, kind: Kind, some: Collection[Object]) -> None:
         """Objects of the kind; more of it may come."""
