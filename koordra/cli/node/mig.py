@@ -39,11 +39,10 @@ def mig(mode: str, card: str, state_dir: Path, root: Path, timeout: float, reset
     from koordra.errors import NodeError
     from koordra.kubelet_plugin.discovery.nvml_gpus import nvml_facts
     from koordra.kubelet_plugin.isolation.mig.mode import switch_mode
-    from koordra.kubelet_plugin.nvidia_driver.device_holders import driver_users
     from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
     from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary, NvmlUnavailable
-    from koordra.kubelet_plugin.nvidia_driver.release import REQUEST_FILE, Phase
-    from koordra.kubelet_plugin.nvidia_driver.release_request import ReleaseFolder, pods_on
+    from koordra.kubelet_plugin.nvidia_driver.release import REQUEST_FILE
+    from koordra.kubelet_plugin.nvidia_driver.release_request import ReleaseFolder, ask_for_driver
     from koordra.node_state.disk import Disk
     from koordra.topology.machine import Gpu
 
@@ -73,20 +72,10 @@ def mig(mode: str, card: str, state_dir: Path, root: Path, timeout: float, reset
     # A release that somebody else asked for stays.
     standing = folder.disk.read(state_dir / REQUEST_FILE)
     try:
-        report = folder.wait(folder.ask(), timeout=timeout)
-        if report is None or report.phase is not Phase.RELEASED:
-            claims = ", ".join(str(claim) for claim in report.claims) if report else ""
-            why = (
-                f"claims still have GPUs: {claims}"
-                if claims
-                else "the kubelet plugin has not let go of the driver"
-            )
+        answer = ask_for_driver(folder, root.absolute(), timeout=timeout)
+        if not answer.is_released or answer.users.holders:
+            why = "; ".join((answer.standing(), *answer.in_the_way()))
             raise NodeError(f"{found.name} is not switched: {why}")
-        users = driver_users(root.absolute())
-        if users.holders:
-            raise NodeError(
-                f"{found.name} is not switched: {'; '.join(users.lines(pods_on(root.absolute())))}"
-            )
         found = card_now()
         if mode == "off" and (found.mig_instances or found.mig_halves or found.mig_halves is None):
             raise NodeError(

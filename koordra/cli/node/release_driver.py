@@ -27,9 +27,8 @@ def release_driver(
     /dev/nvidia*, by process and pod; the exit code is 1 if somebody does, or if the plugin has not let go.
     """
     from koordra.cli.output import show_document
-    from koordra.kubelet_plugin.nvidia_driver.device_holders import driver_users
-    from koordra.kubelet_plugin.nvidia_driver.release import REPORT, Phase
-    from koordra.kubelet_plugin.nvidia_driver.release_request import ReleaseFolder, pods_on
+    from koordra.kubelet_plugin.nvidia_driver.release import REPORT
+    from koordra.kubelet_plugin.nvidia_driver.release_request import ReleaseFolder, ask_for_driver
     from koordra.node_state.disk import Disk
 
     folder = ReleaseFolder(state_dir, Disk())
@@ -37,37 +36,29 @@ def release_driver(
         told = "the driver may be used again" if folder.take_back() else "nothing was asked"
         say(f"koordra: {told}", err=True)
         return
-    report = folder.wait(folder.ask(), timeout=timeout)
-    users, pods = driver_users(root.absolute()), pods_on(root.absolute())
-    released = report is not None and report.phase is Phase.RELEASED
+    answer = ask_for_driver(folder, root.absolute(), timeout=timeout)
     if output == "json":
         show_document(
             {
-                "released": released,
-                "report": REPORT.write(report) if report else None,
+                "released": answer.is_released,
+                "report": REPORT.write(answer.report) if answer.report else None,
                 "holders": [
                     {
                         "pid": holder.pid,
                         "command": holder.command,
                         "devices": list(holder.devices),
-                        "pod": pods.get(holder.pod or "", holder.pod),
+                        "pod": answer.pods.get(holder.pod or "", holder.pod),
                     }
-                    for holder in users.holders
+                    for holder in answer.users.holders
                 ],
-                "modulesInUse": dict(users.uncounted),
+                "modulesInUse": dict(answer.users.uncounted),
             },
             output,
         )
     else:
-        if report is None:
-            say("the kubelet plugin has not answered: does it run, and is this its state directory?")
-        else:
-            say(f"{report.phase.value}: NVML is {'closed' if report.nvml_closed else 'open'}")
-            for claim in report.claims:
-                say(f"claim {claim} still has GPUs")
-        for line in users.lines(pods):
+        for line in (answer.standing(), *answer.in_the_way()):
             say(line)
-    ctx.exit(int(not released or not users.nobody))
+    ctx.exit(int(not answer.is_free))
 
 
 @click.command("await-release")

@@ -9,12 +9,13 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from koordra.errors import NodeError
+from koordra.kubelet_plugin.nvidia_driver.device_holders import DriverUsers, driver_users
 from koordra.kubelet_plugin.nvidia_driver.release import (
     MODE,
     REPORT_FILE,
@@ -93,6 +94,45 @@ class ReleaseFolder:
             if report.phase is Phase.IN_USE and self.clock() >= untold_until:
                 return
             self.rest(LOOK_EVERY)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverAnswer:
+    """What became of a request: the plugin's report about it, None where it has not answered; who holds the
+    driver, and the node's pods by uid."""
+
+    report: ReleaseReport | None
+    users: DriverUsers
+    pods: Mapping[str, str]
+
+    @property
+    def is_released(self) -> bool:
+        return self.report is not None and self.report.phase is Phase.RELEASED
+
+    @property
+    def is_free(self) -> bool:
+        return self.is_released and self.users.nobody
+
+    def in_the_way(self) -> list[str]:
+        """In words, one line each."""
+        claims = self.report.claims if self.report is not None else ()
+        return [
+            *(f"claim {claim} still has GPUs" for claim in claims),
+            *self.users.lines(self.pods),
+        ]
+
+    def standing(self) -> str:
+        """How far the plugin is, in words."""
+        if self.report is None:
+            return "the kubelet plugin has not answered: does it run, and is this its state directory?"
+        return f"{self.report.phase.value}: NVML is {'closed' if self.report.nvml_closed else 'open'}"
+
+
+def ask_for_driver(folder: ReleaseFolder, root: Path, *, timeout: float) -> DriverAnswer:
+    """Ask the plugin of the machine below `root` to let go of the driver, and wait for it. The request stands
+    afterwards. Raises NodeError where it cannot be made."""
+    report = folder.wait(folder.ask(), timeout=timeout)
+    return DriverAnswer(report, driver_users(root), pods_on(root))
 
 
 def pods_on(root: Path) -> dict[str, str]:

@@ -117,6 +117,6 @@ def test_without_a_plugin_that_lets_go_nothing_is_switched(
 ) -> None:
     card, state = made(tmp_path, monkeypatch, enabled=False), tmp_path / "plugin"
     state.mkdir()
-    assert "has not let go of the driver" in run(card, state, "on", card.uuid, monkeypatch=monkeypatch)
+    assert "has not answered" in run(card, state, "on", card.uuid, monkeypatch=monkeypatch)
     assert mode(card) == [0, 0]
     assert not (state / REQUEST_FILE).exists(), "what it asked for itself is taken back"
