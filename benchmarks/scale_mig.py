@@ -29,7 +29,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks._results import table, write
-from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
+from koordra.kubelet_plugin.publish.offering import WITHOUT_POLICY
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import read_inventory
 from koordra.placement.free_amounts.node_devices import devices_of_pools
 from koordra.placement.free_amounts.state import Request

@@ -42,6 +42,8 @@ class Cause(StrEnum):
     """another stack gives the device out, or has it"""
     SEARCH_LIMIT = "SearchLimit"
     """it was not decided within the bounds of one pass; it goes on"""
+    MODE_SWITCHING = "ModeSwitching"
+    """a card will do once its MIG mode has been switched, which koordra does while the claim waits"""
     NODE_UNSUITABLE = "NodeUnsuitable"
     """the pod cannot run on the node, or the node is kept for somebody else"""
     POOL_INCOMPLETE = "PoolIncomplete"

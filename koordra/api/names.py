@@ -31,6 +31,14 @@ RELEASE_ANNOTATION: Final = "koordra.io/driver-release"
 
 RELEASE_EVICTING: Final = "Evicting"
 
+MIG_MODE_TAINT: Final = "koordra.io/mig-mode"
+"""Device taint (NoSchedule) of what a card has in the MIG mode that it is not in (value `needed`), and, while
+its mode is being switched, of what it has in the present one (value: the request's token)."""
+MIG_MODE_NEEDED: Final = "needed"
+MIG_MODE_ANNOTATION: Final = "koordra.io/mig-mode"
+"""Node annotation by the controller: which cards are to be switched, and for whom
+(koordra.api.opaque.mode_request)."""
+
 NO_GPUS: Final = "koordra.io/no-gpus"
 """Node annotation by the controller: why none of the node's GPUs are given out, and what to do."""
 
@@ -60,6 +68,11 @@ JOINT_GATE: Final = "koordra.io/joint-allocation"
 
 MODE_LABEL: Final = "koordra.io/allocation-mode"
 """Node label that picks `joint` (default) or `native` allocation for the node's devices."""
+
+ISOLATION_LABEL: Final = "koordra.io/isolation"
+"""Node label: how the cards of the node may be kept, words with dots between them."""
+CARD_ISOLATION_PREFIX: Final = "isolation.koordra.io/"
+"""Node label with the name of a device, or its UUID: how that card may be kept."""
 
 DEFAULT_POLICY: Final = "koordra"
 """The placement policy where nobody names another."""

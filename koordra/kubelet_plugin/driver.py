@@ -1,17 +1,12 @@
 """The kubelet plugin of one node, wired together.
 
 Start, in this order: the machine watcher, whose first reading is the inventory; DeviceState.repair; the DRA
-socket; the registration socket, upon which the kubelet calls. Then ResourceSlices are published and watched,
-the Node is watched for labels and cordons, prepared claims are compared with the API (claim_audit.py) and get
-their status (claim_status.py).
+socket; the registration socket, upon which the kubelet calls. Then ResourceSlices are published, the Node is
+watched, and prepared claims are compared with the API and get their status. A thread that ends by itself ends
+the process, which the kubelet restarts: better than a plugin that seems alive and does nothing.
 
-What a reading does that differs from the last one stands in dra/node_readings.py. Missing sockets and files
-are restored every few seconds (dra/restoring.py). A thread that ends by itself ends the process: the kubelet
-restarts it, which is better than a plugin that seems alive and does nothing.
-
-Stop, in reverse, so that no stopped part is called: the registration (the kubelet drops the endpoint), the
-DRA server, which finishes the calls in progress (the checkpoint is on disk before each answer), publishing.
-Slices and prepared claims stay: an update brings the next instance within seconds, and containers run on.
+Stop, in reverse, so that no stopped part is called: the registration, the DRA server, which finishes the
+calls in progress, publishing. Slices and prepared claims stay, and containers run on.
 """
 
 from __future__ import annotations
@@ -32,13 +27,14 @@ from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, gpu_claims
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
 from koordra.kubelet_plugin.dra import dra_service
-from koordra.kubelet_plugin.dra.node_readings import NodeReadings
+from koordra.kubelet_plugin.dra.node_readings import NodeReadings, inventory_source
 from koordra.kubelet_plugin.dra.plugin_metrics import PluginMetrics
 from koordra.kubelet_plugin.dra.plugin_servers import GRACE, PluginServers
 from koordra.kubelet_plugin.dra.restoring import keep_restoring
 from koordra.kubelet_plugin.isolation.card_watch import CardWatch, card_backends
 from koordra.kubelet_plugin.isolation.limiter.node_limiter import NodeLimiter
 from koordra.kubelet_plugin.isolation.mig.backend import MigIsolation
+from koordra.kubelet_plugin.isolation.mig.switching import ModeSwitcher
 from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.network.consumers import ClaimSource
 from koordra.kubelet_plugin.network.interface_addresses import addresses_in_use
@@ -48,7 +44,7 @@ from koordra.kubelet_plugin.network.node_parts import NetworkPools, NodeParts, P
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.node_check.readings.host_files import HostFiles
 from koordra.kubelet_plugin.node_check.readings.live_node import this_node
-from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource, HostRoot
+from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.kubelet_plugin.nvidia_driver.release import DriverRelease, ReleaseReport
 from koordra.kubelet_plugin.prepare.claim_audit import KUBELET_CLAIMS, ClaimAudit
@@ -60,7 +56,6 @@ from koordra.kubelet_plugin.prepare.imex_membership import IMEX_WAITS, NO_IMEX, 
 from koordra.kubelet_plugin.prepare.lost_devices import absent_devices, made_on_demand
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange
 from koordra.kubelet_plugin.publish.hand_over import HandOver
-from koordra.kubelet_plugin.publish.node_inventory import InventorySource
 from koordra.kubelet_plugin.publish.node_slices import NodeChanges, node_slices
 from koordra.kubelet_plugin.publish.peers_on_node import peers_on_node
 from koordra.kubelet_plugin.publish.publisher import Publisher
@@ -95,7 +90,6 @@ class Driver:
     ) -> None:
         self._settings, self._client = settings, client
         disk, paths, homes = disk or Disk(), settings.paths, settings.homes
-        here = (settings.host or HostRoot(paths.root, paths.root)).here
         self._nvml = NvmlLibrary(homes.nvml)
         made = watcher or partial(MachineWatcher.of, state=paths.state, disk=disk)
         self._watcher = partial(made, paths.root, homes, self._nvml)
@@ -136,8 +130,7 @@ class Driver:
         )
         on_demand = [self._mig] if settings.offering.mig_on_demand else []
         known = backends(limiter.backend, *card_backends(settings), *on_demand)
-        usable = [name for name, backend in known.items() if backend.installed]
-        self._inventory = InventorySource(paths.root, offering=settings.offering.on(usable), homes=homes)
+        self._inventory = inventory_source(settings, known)
         folder = ImexFolder(paths.state)
         imex = ImexMembership(
             client, node=settings.node, namespace=settings.namespace, folder=folder, disk=disk
@@ -200,12 +193,15 @@ class Driver:
             paths.state,
             claims=self._state.records,
             look=lambda kind, node: peers_on_node(
-                settings.kubelet_root, kind, host=here, node=node, answers=this_node().answers
+                settings.kubelet_root, kind, host=homes.host.here, node=node, answers=this_node().answers
             ),
             guard=self._guarded,
             leave=self._inventory.leave,
             changed=self._on_hand_over,
             disk=disk,
+        )
+        self._modes = ModeSwitcher.of(
+            settings, self._nvml, self._inventory, claims=records, changed=self._on_held_change, disk=disk
         )
         self._labels = NodeLabels(client, node=settings.node, machine=machine)
         self._overuse = OveruseReporter(
@@ -217,7 +213,7 @@ class Driver:
         imex_loop = ImexLoop(
             self._state,
             imex,
-            why_not=lambda: why_not_offered(HostFiles(here), folder, homes.now().driver),
+            why_not=lambda: why_not_offered(HostFiles(homes.host.here), folder, homes.now().driver),
             offer=self._on_imex,
         )
         self._loops: dict[str, Wakeable] = {
@@ -230,6 +226,7 @@ class Driver:
             "follow-driver": self._follower,
             "release-driver": self._release,
             "hand-over": self._hand_over,
+            **({"switch-mig-modes": self._modes} if settings.offering.mig_on_demand else {}),
             **({"keep-node-parts": PartsInUse(pools, addresses)} if settings.pod_network else {}),
             **({"write-node-labels": self._labels} if settings.legacy_node_labels else {}),
             **({"keep-imex-domain": imex_loop} if settings.offering.imex else {}),
@@ -268,7 +265,9 @@ class Driver:
     def _ask(self, stop: threading.Event) -> None:
         negotiate(self._client, stop)
         with suppress(KoordraError):  # else the watch shows it
-            self._hand_over.see_node(self._client.get(kinds.NODES, self._settings.node))
+            node = self._client.get(kinds.NODES, self._settings.node)
+            self._hand_over.see_node(node)
+            self._inventory.see_node(node)
 
     def _serve(self, stop: threading.Event, threads: list[threading.Thread]) -> None:
         """Serve until `stop`. Adds to `threads` those that end when woken; a watch ends with its stream."""
@@ -336,6 +335,7 @@ class Driver:
         self._publisher.wake()
 
     def _slices(self, node: Object, generation: int) -> Sequence[Object]:
+        self._modes.see_node(node)
         return node_slices(
             node,
             generation=generation,

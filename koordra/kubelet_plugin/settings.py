@@ -11,7 +11,8 @@ from koordra.kubelet_plugin.cdi.hook_program import HookProgram, folders_for
 from koordra.kubelet_plugin.nvidia_driver.driver_root import NamedRoot
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource, HostRoot
 from koordra.kubelet_plugin.publish.devices import Mode
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.node_modes import NodeModes
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.node_state.layout import StateFolder
 
 
@@ -37,7 +38,8 @@ class NodePaths(StateFolder):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`mode` None follows the node's label; `pod_uid` distinguishes overlapping instances; `overlay` is
+    """`mode` None follows the node's label; `modes`: how a file says that this node's cards may be kept;
+    `pod_uid` distinguishes overlapping instances; `overlay` is
     a file that completes the machine's topology; `pod_network`: NICs go into the pods' networks (with
     the NRI hook's own `--pod-network`); `roce_without_network`: what becomes of a RoCE NIC for a pod
     off the host's network without it; `network_pools`: the file of the operator's pools of addresses,
@@ -56,6 +58,7 @@ class Settings:
     paths: NodePaths
     mode: Mode | None = None
     offering: Offering = field(default_factory=Offering)
+    modes: NodeModes = field(default_factory=NodeModes)
     pod_uid: str | None = None
     overlay: Path | None = None
     pod_network: bool = False

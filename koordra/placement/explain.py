@@ -28,6 +28,7 @@ from koordra.api import names
 from koordra.effort import spend
 from koordra.placement.decide import NOTHING, Engine, Excluded
 from koordra.placement.index import NodeInfo
+from koordra.placement.mig.mode_switch import mode_switch
 from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.placement.request.request_class import (
     KnownReasons,
@@ -125,6 +126,8 @@ class _Explaining:
             self._over_nodes()
         else:
             self._on_pinned(pinned)
+        if (switch := mode_switch(self.engine, self.resolved, self.excluded)) is not None:
+            self._add(switch.reason)
         return Explanation(tuple([groups.told() for groups in self.told]), self.undecided, self.error)
 
     def _add(self, reason: Reason, nodes: Sequence[str] = ()) -> None:

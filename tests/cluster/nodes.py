@@ -13,7 +13,8 @@ from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, NotFound
 from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
+from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology import presets
 from koordra.topology.presets import Preset
 

@@ -12,7 +12,8 @@ from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
+from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology import presets
 from tests.cluster.nodes import add_node, remove_node
 from tests.cluster.waiting import eventually

@@ -18,7 +18,7 @@ from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN
 from koordra.controller.gangs.declared.workload_kind import COMPLETION_INDEX
 from koordra.errors import NotFound
 from koordra.kube.client import KubeClient
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.topology import presets
 from koordra.topology.presets.facts import preset
 from koordra_devcluster.apiserver.resources import JOBS

@@ -17,7 +17,7 @@ from koordra.api.opaque.imex import ImexDomain
 from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN, LIVE_ENV, LIVE_HOSTS, LIVE_RUNNING
 from koordra.imex.config_files import PORT
 from koordra.kube.client import KubeClient
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.node_state.imex import ImexFolder, decode_domain
 from koordra.topology import presets
 from tests.cluster.kubelet_node import KubeletNode, koordra_on, lent_node, running

@@ -42,7 +42,7 @@ from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.prepare import calls_in_progress
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.node_state import locks, prepared_claim
 from koordra.node_state.claim_ref import ClaimRef

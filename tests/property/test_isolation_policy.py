@@ -24,7 +24,7 @@ from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.isolation.none import NoIsolation
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.placement import plan
 from koordra.topology.presets import write_machine
 from tests.fakes.node_claims import GPU_0, GPU_1, NODE, WHOLE, claim, gpu, parameters

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
+from koordra.kubelet_plugin.publish.offering import WITHOUT_POLICY
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan
 from koordra.topology import presets
 from koordra.topology.partitions import mig_name

@@ -17,7 +17,8 @@ from koordra.api.objects import Object
 from koordra.controller.reconcile.allocation_step import UNDECIDED_PAUSE
 from koordra.controller.reconcile.turns import SHARE, Turn, Turns
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
+from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import decide, plan
 from koordra.placement.decide import Engine
 from koordra.placement.request.request_class import ResolvedGroup

@@ -115,9 +115,7 @@ def admitted(wanted: RequestAlternative, offered: PublishedDevice, *, features: 
         for taint in offered.taints:
             tolerations = () if taint.key in _NOT_TO_BE_TOLERATED else wanted.spec.tolerations
             if taint.keeps_out and not any(one.tolerates(taint) for one in tolerations):
-                unhealthy = taint.key.startswith(names.UNHEALTHY_TAINT)
-                cause = Cause.DEVICE_UNHEALTHY if unhealthy else Cause.TAINTED
-                return Verdict(demand, cause, *_taint_text(taint))
+                return Verdict(demand, _cause_of(taint), *_taint_text(taint))
     return Verdict(demand)
 
 
@@ -133,9 +131,16 @@ def _isolation(wanted: RequestAlternative, offered: PublishedDevice, demand: Dem
     return None if refused is None else str(refused)
 
 
-_NOT_TO_BE_TOLERATED: Final = frozenset({names.HELD_TAINT, names.RELEASE_TAINT})
-"""A held device is in use, whatever a request says. The pods of a device whose driver is to be free are
-evicted: a request that tolerated it would have its pod evicted again and again."""
+_NOT_TO_BE_TOLERATED: Final = frozenset({names.HELD_TAINT, names.RELEASE_TAINT, names.MIG_MODE_TAINT})
+"""A held device is in use, whatever a request says, and one of the other MIG mode is not there. The pods of a
+device whose driver is to be free are evicted: a request that tolerated it would have its pod evicted again
+and again."""
+
+
+def _cause_of(taint: Taint) -> Cause:
+    if taint.key.startswith(names.UNHEALTHY_TAINT):
+        return Cause.DEVICE_UNHEALTHY
+    return Cause.MODE_SWITCHING if taint.key == names.MIG_MODE_TAINT else Cause.TAINTED
 
 
 def _values(expression: str, facts: DeviceFacts) -> str:
@@ -172,4 +177,6 @@ def _taint_text(taint: Taint) -> tuple[str, str]:
         return (f"{clause}; uid", taint.value) if taint.value else (clause, "")
     if taint.key.startswith(names.UNHEALTHY_TAINT):
         return f"the device is unhealthy (taint {taint.key}; docs/health.md: what ends it):", taint.value
+    if taint.key == names.MIG_MODE_TAINT:
+        return f"the MIG mode of the card is being switched (taint {taint.key})", ""
     return f"taint {taint} is not tolerated by the request", ""

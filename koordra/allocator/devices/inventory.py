@@ -96,6 +96,8 @@ class Inventory:
     by_pool: dict[PoolID, list[ResourceSlice]] = field(default_factory=dict)
     by_node: dict[str, list[ResourceSlice]] = field(default_factory=dict)
     unreadable: dict[PoolID, dict[str, str]] = field(default_factory=dict)
+    switchable: set[str] = field(default_factory=set)
+    """Nodes with cards that could be had in the other MIG mode."""
     _named: dict[str, list[tuple[PoolID, str]]] = field(default_factory=dict)
     """Of the slices of a name: pool, and node or ""."""
     _pools: dict[str, tuple[Hashable, list[Pool]]] = field(default_factory=dict)
@@ -207,6 +209,7 @@ class Inventory:
                 found.append(built)
         found.sort(key=lambda pool: any(entry.device.binding_conditions for entry in pool.devices))
         self._pools[name] = seen, found
+        (self.switchable.add if any(pool.switchable for pool in found) else self.switchable.discard)(name)
         return found
 
 

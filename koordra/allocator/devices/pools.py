@@ -69,7 +69,8 @@ class PublishedDevice:
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
     """`counters` are the amounts published, by (set, counter); `trouble` says why nothing may be taken from
-    the pool.
+    the pool. `switchable`: what the node's cards have in the MIG mode that they are not in; nobody can have
+    it before koordra has switched the card.
 
     `read` is what was made of a node's pools of which this is the first (`kept_with_pools`).
     """
@@ -80,10 +81,16 @@ class Pool:
     counters: Mapping[tuple[str, str], Decimal] = field(default_factory=dict)
     incomplete: bool = False
     trouble: str = ""
+    switchable: tuple[PublishedDevice, ...] = ()
     read: dict[object, tuple[Sequence[Pool], Any]] = field(default_factory=dict, init=False, repr=False)
 
     def __str__(self) -> str:
         return "/".join(self.id)
+
+    def switched(self, cards: Collection[str] | None = None) -> Pool:
+        """As if these cards (all) could be had in either mode; counters keep one from being had in both."""
+        found = [_without_mode(one) for one in self.switchable if cards is None or card_of(one) in cards]
+        return replace(self, devices=(*self.devices, *found), switchable=())
 
     def only(self, devices: Collection[DeviceID]) -> Pool:
         """As if nothing else could be taken. The others are not forgotten: what they take of the counters is
@@ -146,9 +153,14 @@ def pool_of(
         for device in entry.devices
     )
     here = {device.id for device in offered} if everywhere is not kept else set()
+    switchable = tuple(one for one in offered if _is_switchable(one))
+    if any(_needs_switch(taint) for one in offered for taint in one.taints):
+        # What else keeps everybody away says more than that the card is in the other mode.
+        offered = tuple(_without_mode(one) for one in offered if not _is_switchable(one))
     return Pool(
         key,
         devices=offered,
+        switchable=switchable,
         others=tuple(
             (identity, device)
             for entry in everywhere
@@ -163,6 +175,25 @@ def pool_of(
             for counter, amount in counters.items()
         },
     )
+
+
+def _needs_switch(taint: Taint) -> bool:
+    return taint.key == names.MIG_MODE_TAINT and taint.value == names.MIG_MODE_NEEDED
+
+
+def _is_switchable(one: PublishedDevice) -> bool:
+    """Whether nothing but the card's mode keeps everybody away."""
+    keeping = [taint for taint in one.taints if taint.keeps_out]
+    return one.id.driver == names.DRIVER and len(keeping) == 1 and _needs_switch(keeping[0])
+
+
+def _without_mode(one: PublishedDevice) -> PublishedDevice:
+    return replace(one, taints=tuple(taint for taint in one.taints if not _needs_switch(taint)))
+
+
+def card_of(one: PublishedDevice) -> str:
+    """The name of the card: of a MIG instance its parent's, of a card its own."""
+    return str(one.plain.get(names.ATTR_PARENT) or one.id.device)
 
 
 def _offered(

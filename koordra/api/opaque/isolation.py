@@ -4,8 +4,8 @@ apply, in either mode and for whatever object a claim was made of.
 The operator says which isolation backends keep shares of a card, and which one where nothing asks for any, in
 two places:
 
-    node    `koordra kubelet-plugin --allowed-isolation --default-isolation`, published as attributes of each
-            GPU
+    node    `koordra kubelet-plugin --allowed-isolation --default-isolation`, for single cards by the node's
+            labels or a file (kubelet_plugin/publish/node_modes.py), published as attributes of each GPU
     class   `allowedIsolation` and `defaultIsolation` of GpuConfig in a DeviceClass, or in a ResourceClass's
             policy
 
@@ -15,9 +15,10 @@ The word for a share, first that is there:
 
 It must be allowed by the class, where that says anything, and by the node; otherwise the share is refused. A
 node allows the limiter where nothing is said. A card is kept in one way at a time (`are_apart`), and no
-allocator knows in which. So a node's list has words that may be beside each other alone: `none` (a share
-without limits), `mps` and `timeslicing` each have nodes of their own, and a class that demands one gets it
-there.
+allocator knows in which. So a card's list has words that may be beside each other alone: `none` (a share
+without limits), `mps` and `timeslicing` each have cards of their own, and a class that demands one gets it
+there. `mig` alone is a card that is given out in instances only; beside others, one that is switched to what
+is asked for (kubelet_plugin/isolation/mig/switching.py).
 
 A limit counts what CUDA takes. So parts of the driver that take memory past it (UNCOUNTED) come with a
 limited share where the class gives them; a claim that asks for them itself is refused.
@@ -46,10 +47,12 @@ from koordra.errors import InvalidInput
 @dataclass(frozen=True, slots=True)
 class IsolationPolicy:
     """What an operator says. `allowed` in order of preference, None: nothing said; `default`: the first of
-    them if None."""
+    them if None. `cards`: what holds of single cards of a node instead, by their UUID, PCI address or device
+    name, in lower case."""
 
     allowed: tuple[str, ...] | None = None
     default: str | None = None
+    cards: tuple[tuple[str, IsolationPolicy], ...] = ()
 
     @property
     def word(self) -> str | None:
@@ -59,7 +62,28 @@ class IsolationPolicy:
     def among(self, available: Collection[str]) -> IsolationPolicy:
         """What is left of a node's policy with the backends that it has."""
         allowed = tuple(word for word in self.allowed or () if word in available)
-        return IsolationPolicy(allowed, self.default if self.default in allowed else None)
+        default = self.default if self.default in allowed else None
+        return IsolationPolicy(
+            allowed, default, tuple((card, own.among(available)) for card, own in self.cards)
+        )
+
+    def of_card(self, *called: str | None) -> IsolationPolicy:
+        """What holds of the card that is called so."""
+        known = {name.lower() for name in called if name}
+        own = next((policy for card, policy in self.cards if card in known), None)
+        return own or IsolationPolicy(self.allowed, self.default)
+
+    @property
+    def has_instances(self) -> bool:
+        """Whether MIG instances are among what a card may be."""
+        return INSTANCES in (self.allowed or ())
+
+    @property
+    def of_shares(self) -> IsolationPolicy:
+        """What is left of it on a card that is not in MIG mode."""
+        if self.allowed is None:
+            return self
+        return self.among([word for word in self.allowed if word != INSTANCES])
 
     def attributes(self) -> dict[str, bool]:
         """What a node publishes of its policy. `none` is there either way, as the sign of a node that has a
@@ -73,15 +97,16 @@ LIMITED: Final = IsolationPolicy(("limiter",))
 """The policy of a node whose operator says nothing."""
 
 
-def node_policy(allowed: Iterable[str], default: str | None = None) -> IsolationPolicy:
-    """The policy that an operator gives a node. Raises InvalidInput."""
-    words = tuple(dict.fromkeys(allowed)) or LIMITED.allowed or ()
+def node_policy(
+    allowed: Iterable[str], default: str | None = None, *, field: str = "--allowed-isolation"
+) -> IsolationPolicy:
+    """The policy that an operator gives a node, or a card, in this field. Raises InvalidInput."""
+    named = dict.fromkeys(word for said in allowed for word in (ANY_WORDS if said == ANY else (said,)))
+    words = tuple(named) or LIMITED.allowed or ()
     for word in (*words, *((default,) if default else ())):
         if word not in isolations():
-            known = ", ".join(isolations())
-            raise InvalidInput(
-                f"no backend is called {word!r}", field="--allowed-isolation", remedy=f"use {known}"
-            )
+            known = ", ".join((*isolations(), ANY))
+            raise InvalidInput(f"no backend is called {word!r}", field=field, remedy=f"use {known}")
     if default is not None and default not in words:
         raise InvalidInput(
             f"{default} is not among {', '.join(words)}", field="--default-isolation", remedy="allow it too"
@@ -90,7 +115,7 @@ def node_policy(allowed: Iterable[str], default: str | None = None) -> Isolation
     if apart is not None:
         raise InvalidInput(
             f"{apart[0]} beside {apart[1]}: a card is kept in one way at a time, and shares of both would be sent to one card",
-            field="--allowed-isolation",
+            field=field,
             remedy=f"give nodes for {apart[0]} and nodes for {apart[1]} a policy of their own",
         )
     return IsolationPolicy(words, default)
@@ -123,14 +148,17 @@ def is_share(consumed: Mapping[str, Decimal], capacity: Mapping[str, Capacity]) 
 
 _BESIDE_EACH_OTHER: Final = frozenset({"limiter", "hami-core"})
 """They limit each process by itself; every other backend does something to the card, or may."""
-_INSTANCES: Final = "mig"
+INSTANCES: Final = "mig"
 """Of cards in MIG mode, which have no shares of another kind."""
+ANY: Final = "any"
+"""Of a card that may be whole, in shares, or in instances, as they are asked for."""
+ANY_WORDS: Final = (*(LIMITED.allowed or ()), INSTANCES)
 
 
 def are_apart(word: str, other: str) -> bool:
     """Whether shares with these isolations cannot be on one card: MPS and time-slicing set how the driver has
     the card, and where one share is limited, all are."""
-    return word != other and not {word, other} <= _BESIDE_EACH_OTHER and _INSTANCES not in {word, other}
+    return word != other and not {word, other} <= _BESIDE_EACH_OTHER and INSTANCES not in {word, other}
 
 
 @dataclass(frozen=True, slots=True)

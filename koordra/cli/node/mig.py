@@ -82,8 +82,7 @@ def mig(mode: str, card: str, state_dir: Path, root: Path, timeout: float, reset
                 f"{found.name} has MIG instances that koordra did not make; remove them (nvidia-smi mig -dci, -dgi)"
             )
         try:
-            with library.session() as nvml:
-                say(switch_mode(nvml, str(found.uuid), on=mode == "on", reset=reset))
+            say(switch_mode(library.session, str(found.uuid), on=mode == "on", reset=reset))
         except NvmlUnavailable as error:
             raise NodeError(f"NVML cannot be used: {error}") from error
     finally:

@@ -50,6 +50,12 @@ from koordra.cli import options
     "--default-isolation",
     help="Of those, what keeps a share for which nothing asks for any.  [default: the first]",
 )
+@click.option(
+    "--node-modes",
+    type=options.FILE,
+    help="How the cards of single nodes, and single cards, may be kept: HAMi's list of nodes (operatingmode), with koordra's words "
+    "beside HAMi's. Labels of the Node (koordra.io/isolation) come first.",
+)
 @options.flag(
     "--mig/--no-mig",
     "Offer the MIG instances of cards in MIG mode; without it such cards are not offered at all.",
@@ -57,6 +63,10 @@ from koordra.cli import options
 @options.flag(
     "--mig-on-demand/--no-mig-on-demand",
     "Make MIG instances on cards in MIG mode when claims need them, and remove them after; every place of every profile is offered.",
+)
+@options.flag(
+    "--mig-reset/--no-mig-reset",
+    "With --mig-on-demand: cards that have to be reset for it (Ampere) are switched between whole and MIG for claims that wait, too.",
 )
 @options.flag(
     "--vfs/--no-vfs", "Offer the virtual functions of NICs; a NIC is then given out whole or in functions."
@@ -190,8 +200,10 @@ def command(
     slots_per_gpu: int,
     allowed_isolation: str,
     default_isolation: str | None,
+    node_modes: Path | None,
     mig: bool,
     mig_on_demand: bool,
+    mig_reset: bool,
     vfs: bool,
     imex: bool,
     host_root: Path | None,
@@ -226,7 +238,8 @@ def command(
     from koordra.kubelet_plugin.nvidia_driver.homes import HostRoot, named_home
     from koordra.kubelet_plugin.publish.cni_resources import cni_resources
     from koordra.kubelet_plugin.publish.drain_policy import drain_policy
-    from koordra.kubelet_plugin.publish.resource_slices import Offering
+    from koordra.kubelet_plugin.publish.node_modes import NodeModes, read_node_modes
+    from koordra.kubelet_plugin.publish.offering import Offering
     from koordra.kubelet_plugin.settings import NodePaths, Settings
     from koordra.metrics import Metrics
     from koordra.process.metrics_server import serve
@@ -237,6 +250,11 @@ def command(
         raise click.BadParameter(
             "they say more about DRIVER_ROOT; name that too", param_hint="--driver-root-on-host, --dev-root"
         )
+    modes = NodeModes()
+    if node_modes is not None:
+        modes = read_node_modes(node_modes.read_text(), source=str(node_modes), node=node_name)
+        if modes.left_out:
+            logs.get_logger(__name__).warning("node_modes_left_out", fields=modes.left_out)
     kubelet_root, root = kubelet_root.absolute(), root.absolute()
     host = HostRoot(host_root.absolute(), Path("/")) if host_root else HostRoot(root, root)
     node = Settings(
@@ -249,15 +267,17 @@ def command(
         ),
         mode=allocation_mode,
         offering=Offering(
-            slots_per_gpu=slots_per_gpu,
+            slots_per_gpu=modes.slots or slots_per_gpu,
             mig=mig or mig_on_demand,
             mig_on_demand=mig_on_demand,
+            mig_reset=mig_reset,
             vfs=vfs,
             imex=imex,
             cni=cni_resources(cni),
             drain=drain_policy(drain),
             isolation=node_policy(allowed_isolation.replace(",", " ").split(), default_isolation),
         ),
+        modes=modes,
         host=host,
         driver_root=partial(
             named_home,

@@ -17,7 +17,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Final
@@ -45,7 +44,7 @@ from koordra.api.kinds import (
 )
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.waiting_reasons import Reasons, refused, renamed
+from koordra.controller.allocation.waiting_reasons import GroupPlacement, Reasons, refused, renamed
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group, UseReader
 from koordra.controller.cache.slice_index import joint_slice
@@ -60,6 +59,7 @@ from koordra.placement.candidates.decision import Undecided
 from koordra.placement.decide import Engine, Excluded
 from koordra.placement.explain import explain
 from koordra.placement.index import ClusterChange, NodeInfo
+from koordra.placement.mig.mode_switch import ModeSwitch, mode_switch
 from koordra.placement.policy.learned_order import InUse, Learned
 from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
@@ -88,27 +88,6 @@ _Explained = tuple[object, tuple[Reasons, ...], tuple[str, ...]]
 """When that was, why each claim waits, and the names it is said with."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPlacement:
-    """The best place for a group, or why there is none (`reasons` by claim key).
-
-    `allocations` are what is to be written, by claim key; `score`: higher is better, comparable between nodes
-    for one group. `interrupted`: it is undecided because one question may cost so much only; asked again, it
-    goes on. `defect`: the traceback of an error inside the allocator. `served`: the pods that can start with
-    it, of those that were asked for.
-    """
-
-    node: str | None = None
-    allocations: Mapping[str, Fields] = field(default_factory=dict)
-    levels: Mapping[str, str | None] = field(default_factory=dict)
-    reasons: Mapping[str, Reasons] = field(default_factory=dict)
-    undecided: bool = False
-    interrupted: bool = False
-    defect: str = ""
-    served: tuple[Object, ...] = ()
-    score: int | None = None
-
-
 class Placer:
     """`nodes`: every node, with what holds its devices and takes its room now. `asks_again`: whether what is
     undecided is asked again later (`Engine.decide`). `explains`: whether a pass works out why groups fit
@@ -135,6 +114,8 @@ class Placer:
         )
         self.nodes: Mapping[str, NodeInfo] = self.engine.index.nodes
         self.order = self.engine.order
+        self.declined: dict[str, tuple[float, Reason]] = {}
+        """Nodes that did not switch the MIG mode of a card; until when they are not asked."""
         self._cache: ClusterCache | None = None
         self._read: dict[str, tuple[Group, ResolvedGroup]] = {}
         """Groups by key, as they were read in this pass."""
@@ -231,12 +212,14 @@ class Placer:
                     {key: level_of(decision.devices_of(at)) for at, key in enumerate(keys)},
                     score=-decision.cost.written,
                 )
+            switch, later = self._mode_switch(resolved, excluded)
             told = self._reasons(group, resolved, excluded) if why else ((),) * len(keys)
             reasons = zip(keys, told, strict=True)
             return GroupPlacement(
                 reasons=waiting_for_others(dict(reasons)),
-                undecided=isinstance(decision, Undecided),
+                undecided=isinstance(decision, Undecided) or later,
                 defect=decision.defect,
+                switch=switch,
             )
         except SelectorsCostTooMuch as error:
             reason = reason_of(Cause.SEARCH_LIMIT, str(error))
@@ -247,6 +230,14 @@ class Placer:
             text = f"{type(error).__name__} inside the allocator: {error}; please report it"
             reason = Reason(None, None, None, INTERNAL_ERROR, text)
             return GroupPlacement(reasons=dict.fromkeys(keys, (reason,)), defect=traceback.format_exc())
+
+    def _mode_switch(self, resolved: ResolvedGroup, excluded: Excluded) -> tuple[ModeSwitch | None, bool]:
+        """What would do, and, where nothing does, whether something will once nodes are asked again."""
+        off = {name: reason for name, (_, reason) in self.declined.items()} | dict(excluded)
+        found = mode_switch(self.engine, resolved, off)
+        if found is not None or len(off) == len(excluded):
+            return found, False
+        return None, mode_switch(self.engine, resolved, excluded) is not None
 
     def question(self, group: Group, excluded: Excluded) -> Hashable:
         """Equal for groups that get the same answer now; None where that is not known."""

@@ -1,16 +1,41 @@
-"""Reasons why the claims of a group wait, in the words of each."""
+"""A group's place, or why its claims wait, in the words of each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from koordra.allocator.explain.telling import waits_for
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
+from koordra.api.objects import Fields, Object
 from koordra.errors import InvalidInput, KoordraError, SelectorError
+from koordra.placement.mig.mode_switch import ModeSwitch
 
 Reasons = tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlacement:
+    """The best place for a group, or why there is none (`reasons` by claim key).
+
+    `allocations` are what is to be written, by claim key; `score`: higher is better, comparable between nodes
+    for one group. `interrupted`: it is undecided because one question may cost so much only; asked again, it
+    goes on. `switch`: cards that would do in the other MIG mode, where there is no place. `defect`: the
+    traceback of an error inside the allocator. `served`: the pods that can start with it, of those that were
+    asked for.
+    """
+
+    node: str | None = None
+    allocations: Mapping[str, Fields] = field(default_factory=dict)
+    levels: Mapping[str, str | None] = field(default_factory=dict)
+    reasons: Mapping[str, Reasons] = field(default_factory=dict)
+    undecided: bool = False
+    interrupted: bool = False
+    defect: str = ""
+    served: tuple[Object, ...] = ()
+    switch: ModeSwitch | None = None
+    score: int | None = None
 
 
 def renamed(

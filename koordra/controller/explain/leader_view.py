@@ -6,9 +6,9 @@ from functools import partial
 from typing import Final
 
 from koordra.api import objects
-from koordra.controller.allocation.placer import GroupPlacement
+from koordra.controller.allocation.waiting_reasons import GroupPlacement
 from koordra.controller.explain.view import ClusterView
-from koordra.controller.reconcile.allocation_step import best_placement
+from koordra.controller.reconcile.best_placement import best_placement
 from koordra.controller.reconcile.reconciler import Reconciler
 
 MOST_PARTS: Final = 8

@@ -9,8 +9,9 @@ from functools import cached_property
 
 from koordra.api import objects
 from koordra.api.objects import Fields, Object
-from koordra.controller.allocation.placer import GroupPlacement, Placer
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.reserved.quotas import NO_QUOTAS, Quotas
+from koordra.controller.allocation.waiting_reasons import GroupPlacement
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.placeholders import Ask, ask_of, is_ask

@@ -26,7 +26,8 @@ from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
 from koordra.api import objects
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.interpod_predicates import reads_other_pods
-from koordra.controller.allocation.placer import GroupPlacement, Placer
+from koordra.controller.allocation.placer import Placer
+from koordra.controller.allocation.waiting_reasons import GroupPlacement
 from koordra.controller.cache.fabrics import Fabrics
 from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.gangs.declared.parts import fabric_request

@@ -8,6 +8,7 @@
                                                    pods against each other
     not so, but without Immediate claims that no   those lose their devices (allocation/eviction/displacement)
     pod uses
+    not so, but with cards in the other MIG mode   that is asked for (mode_switches); nobody loses anything
     otherwise                                      it waits, with the allocator's reasons
 
 Which groups are considered is the queue's business (group_queue). Nodes are excluded for a group by others
@@ -18,8 +19,6 @@ gangs), and, in the allocator, by the node's own predicates.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -35,21 +34,24 @@ from koordra.controller.allocation.eviction.preemption import EvictedWith, Evict
 from koordra.controller.allocation.hold_writes import HoldWrites
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
-from koordra.controller.allocation.placer import GroupPlacement, Placer
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.reservations import Reservations
 from koordra.controller.allocation.reserved.quotas import NO_QUOTAS, Quotas
 from koordra.controller.allocation.reserved.reservations import DeviceReservations
 from koordra.controller.allocation.reserved.resizes import Resizes
+from koordra.controller.allocation.waiting_reasons import GroupPlacement
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.groups import Group, StartedPods
 from koordra.controller.gangs.controller import GangController
 from koordra.controller.gangs.imex.domains import ImexDomains, name_of, with_domain
 from koordra.controller.gangs.seats.device_holds import HeldSeat
+from koordra.controller.reconcile.best_placement import best_placement
 from koordra.controller.reconcile.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.reconcile.group_queue import NO_BASIS, GroupQueue, basis_of
+from koordra.controller.reconcile.mode_switches import ModeSwitches
 from koordra.controller.reconcile.turns import Turn, Turns
 from koordra.controller.reporting import claim_events
-from koordra.effort import counted, is_spent
+from koordra.effort import counted
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 from koordra.placement.decide import Excluded
@@ -92,6 +94,7 @@ class AllocationStep:
         self._started = StartedPods(context.cache)
         self.reservations = Reservations(starves_after=starves_after)
         self.conflicts = ConflictWatch(context.cache)
+        self.switches = ModeSwitches(context, self.placer)
         self.imex = ImexDomains(context.cache)
         self._predicates = InterPodPredicates(context.cache, self.placer.engine.index)
         writes = HoldWrites(context)
@@ -129,6 +132,7 @@ class AllocationStep:
         _, gone = self.queue.update()
         for key in gone:
             self.reservations.forget(key)
+            self.switches.forget(key)
         context.wake(self.reservations.review(self.queue.groups, self.placer, now=now))
         pods = self.placer.engine.index.pods
         epoch = cache.capacity_epoch.epoch + pods.room_version
@@ -213,6 +217,7 @@ class AllocationStep:
         """Write the decision. Returns for how long the group need not be planned again: None not at all,
         UNTIL_THE_BASIS_CHANGES, otherwise seconds at most. `at_once`: it did not have to wait before."""
         context = self._context
+        self.switches.want(group, placement.switch)
         if placement.defect:
             log.error("allocator_defect", group=group.label, traceback=placement.defect)
         if placement.allocations:
@@ -221,7 +226,7 @@ class AllocationStep:
         unused = claims_of.unused(group.placed, inside, context.users())
         for claim in unused:
             context.give_back(claim, why="the pod's other claims cannot be placed beside it")
-        if not unused and self._displace(group, now):
+        if not unused and placement.switch is None and self._displace(group, now):
             context.wake(now)
             return None
         for claim in group.pending if self.placer.explains else ():
@@ -230,7 +235,8 @@ class AllocationStep:
             context.wake(context.clock())
             return None
         self.reservations.waits(group.key, now=now)
-        again = placement.undecided or (self._preemption and not self._preempt(group, now))
+        again = placement.undecided or placement.switch is not None
+        again = again or (self._preemption and not self._preempt(group, now))
         if placement.interrupted:
             return GOES_ON
         return UNDECIDED_PAUSE if again else UNTIL_THE_BASIS_CHANGES
@@ -319,32 +325,3 @@ def _why(placement: GroupPlacement) -> str:
     if placement.allocations:
         return claim_events.WRITE_REFUSED
     return headline([reason for given in placement.reasons.values() for reason in given])
-
-
-def best_placement(
-    parts: Sequence[Group], placer: Placer, excluded: Sequence[Excluded], *, why: bool = True
-) -> GroupPlacement:
-    """The whole group, which is the first of the parts, or its most urgent pod that fits alone, with the
-    reasons why the whole group or the rest of it waits. `excluded`: of each part. Of pods that ask the same
-    the first is tried. `why`: whether anybody reads the reasons."""
-    tried: list[GroupPlacement] = []
-    answered: set[Hashable] = {None}
-    for part, kept_off in zip(parts, excluded, strict=True):
-        question = placer.question(part, kept_off) if len(parts) > 1 else None
-        if question in answered and question is not None:
-            continue
-        answered.add(question)
-        tried.append(placer.place(part, kept_off, why=why))
-        if tried[-1].interrupted:
-            break
-        if given := tried[-1].allocations:
-            rest = {key: why for key, why in tried[0].reasons.items() if key not in given}
-            return replace(tried[-1], reasons=rest, served=part.pods)
-        if is_spent() and part is not parts[-1]:
-            tried[-1] = replace(tried[-1], undecided=True, interrupted=True)
-            break
-    return replace(
-        tried[0],
-        undecided=any(one.undecided for one in tried),
-        interrupted=any(one.interrupted for one in tried),
-    )

@@ -8,7 +8,7 @@ pure modules.
        and of the gangs      what a cut-off pass has left of one (gangs/)
        and evictions         from nodes whose GPU driver is to be free
     4. plan                  groups that wait, most urgent first, each against all writes so far
-                             (allocation_step.py)
+                             (allocation_step.py); cards that would do in the other MIG mode are asked for
     5. ungate                pods whose claims are all allocated, of gangs as a whole
     6. report the pinned     pods that a shared claim pins to a node they cannot use
     7. report conflicts      foreign writers, classes, drivers (conflicts/)
@@ -136,6 +136,7 @@ class Reconciler:
         self.allocation.gangs.sync()
         self._contained(self._driver_release.step)
         self.allocation.plan()
+        self._contained(self.allocation.switches.step)
         self._contained(self._ungate)
         self.allocation.gangs.ungate()
         self._contained(self._report_pinned)

@@ -7,7 +7,7 @@ device is given out before it is guarded:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from koordra.errors import KoordraError
@@ -15,12 +15,22 @@ from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, moved_nics
 from koordra.kubelet_plugin.discovery.reading import with_moved
 from koordra.kubelet_plugin.dra.health import HealthFeed, device_health, held_devices
 from koordra.kubelet_plugin.dra.plugin_metrics import PluginMetrics
+from koordra.kubelet_plugin.isolation.backend import IsolationBackend
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource
+from koordra.kubelet_plugin.publish.node_modes import PolicyOfNode
 from koordra.kubelet_plugin.settings import Settings
 from koordra.process.wakeable import Wakeable
 from koordra.topology import overlay
 from koordra.topology.problems import Discovery
+
+
+def inventory_source(settings: Settings, backends: Mapping[str, IsolationBackend]) -> InventorySource:
+    """Of what the node offers with those of the backends that it has."""
+    usable = [name for name, backend in backends.items() if backend.installed]
+    policy = PolicyOfNode(settings.offering.isolation, settings.modes, usable)
+    offering = replace(settings.offering, isolation=policy()).on(usable)
+    return InventorySource(settings.paths.root, offering=offering, homes=settings.homes, policy=policy)
 
 
 class NodeReadings:

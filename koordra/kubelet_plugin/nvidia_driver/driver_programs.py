@@ -85,9 +85,10 @@ class DriverPrograms:
         env: Mapping[str, str] | None = None,
         said: str = "",
         shm: Path | None = None,
+        within: float = WITHIN,
     ) -> str:
         """What the program answers to `said`. Raises PrepareError, which quotes it, where it ends with an
-        error or does not end."""
+        error or does not end in time."""
         words = self.command(name, arguments, env or {}, shm=shm)
         what = " ".join((name, *arguments, *([said.strip()] if said else [])))
         try:
@@ -97,11 +98,11 @@ class DriverPrograms:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=WITHIN,
+                timeout=within,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise PrepareError(f"{what}: no answer within {WITHIN:g} s") from error
+            raise PrepareError(f"{what}: no answer within {within:g} s") from error
         except OSError as error:
             raise PrepareError(f"{what}: {error.strerror}") from error
         if done.returncode != 0:

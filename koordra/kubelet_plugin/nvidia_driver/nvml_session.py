@@ -8,7 +8,8 @@ it, as NVIDIA's go-nvml does (dlopen at Init, dlclose at Shutdown). Sessions are
 listener for Xids, which lets go for every reading of the machine (discovery/events/xid_events.py).
 
 While the driver is to be free (release.py) the library is let go: sessions that are open end soon, since who
-holds one looks (`is_let_go`), and no other begins.
+holds one looks (`is_let_go`), and no other begins. So it is for as long as one card's MIG mode is switched
+(`alone`): whoever else has the driver open may keep it from that.
 
 nvidia-ml-py has one library for the whole process, and so has this module, the only one that imports it.
 """
@@ -19,7 +20,7 @@ import ctypes
 import threading
 from _ctypes import dlclose
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,16 +46,18 @@ class NvmlLibrary:
 
     def __init__(self, find: Callable[[], Path | None] | None = None) -> None:
         self._find = find
-        self._let_go = False
+        self._let_go = self._alone = False
 
     @property
     def is_let_go(self) -> bool:
-        return self._let_go
+        return self._let_go or self._alone
 
     def require(self) -> None:
         """For whoever makes many calls in one session. Raises NvmlLetGo."""
         if self._let_go:
             raise NvmlLetGo("NVML is let go, since the driver is to be free")
+        if self._alone:
+            raise NvmlLetGo("NVML is let go, while the MIG mode of a card is switched")
 
     def let_go(self, *, within: float) -> bool:
         """Have all sessions end; False where one is still open after so many seconds."""
@@ -71,14 +74,35 @@ class NvmlLibrary:
 
     def wait_until_taken_up(self, *, within: float) -> bool:
         with _changed:
-            return _changed.wait_for(lambda: not self._let_go, within)
+            return _changed.wait_for(lambda: not self.is_let_go, within)
 
     @contextmanager
-    def session(self) -> Iterator[Any]:
-        """The library, initialised; NvmlUnavailable where that cannot be."""
-        global _sessions
+    def alone(self, *, within: float) -> Iterator[Callable[[], AbstractContextManager[Any]]]:
+        """Sessions of the caller's alone: others of this process end, and none begins. Raises NvmlLetGo, and
+        NvmlUnavailable where one does not end."""
         with _changed:
             self.require()
+            self._alone = True
+            _changed.notify_all()
+        try:
+            with _changed:
+                if not _changed.wait_for(lambda: not _sessions, within):
+                    raise NvmlUnavailable(f"a call of NVML has not returned for {within:g} s")
+            yield lambda: self._session(lambda: None)
+        finally:
+            with _changed:
+                self._alone = False
+                _changed.notify_all()
+
+    def session(self) -> AbstractContextManager[Any]:
+        """The library, initialised; NvmlUnavailable where that cannot be."""
+        return self._session(self.require)
+
+    @contextmanager
+    def _session(self, require: Callable[[], None]) -> Iterator[Any]:
+        global _sessions
+        with _changed:
+            require()
             if not _sessions:
                 self._open()
             _sessions += 1

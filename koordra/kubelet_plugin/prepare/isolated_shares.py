@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from koordra.api import names
 from koordra.api.opaque.configuration import Configuration
-from koordra.api.opaque.isolation import are_apart, is_share
+from koordra.api.opaque.isolation import IsolationPolicy, are_apart, is_share
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import CardRecord
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
@@ -18,6 +18,7 @@ from koordra.kubelet_plugin.isolation.realisation import IsolatedShare, share_of
 from koordra.kubelet_plugin.prepare.identified_devices import Prepared
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.quantity import parse
+from koordra.topology.machine import Gpu
 
 
 def isolated_shares(
@@ -74,7 +75,7 @@ def _decided(
     on demand is kept by the hardware."""
     if inventory.offering.mig_on_demand and device.type == names.TYPE_MIG:
         return MigIsolation.name
-    asked, policy = config.isolation(device.request), inventory.offering.isolation
+    asked, policy = config.isolation(device.request), _policy_of(device, inventory)
     share = _may_be_shared(device, inventory)
     refused = asked.refusal(policy, share=share)
     if refused is not None:
@@ -93,6 +94,15 @@ def _decided(
                 f"{holder} has a share with {theirs}; a card is kept in one way at a time"
             )
     return word
+
+
+def _policy_of(device: DeviceRecord, inventory: NodeInventory) -> IsolationPolicy:
+    """That of the card, as it is published with it."""
+    card = inventory.place(device.device)
+    if not isinstance(card, Gpu):
+        return inventory.offering.isolation
+    policy = inventory.offering.policy_of(card)
+    return policy if device.type == names.TYPE_MIG else policy.of_shares
 
 
 def _card(

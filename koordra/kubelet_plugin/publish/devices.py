@@ -59,11 +59,18 @@ _PART = re.compile(r"(?P<whole>.+)-(?:mig|vf)-.+")
 _LONGEST_TAINT_VALUE = 63
 
 
+_SWITCH_NEEDED: Final = {
+    "key": names.MIG_MODE_TAINT,
+    "value": names.MIG_MODE_NEEDED,
+    "effect": "NoSchedule",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceEntry:
     """``device`` is what can be unhealthy, of a MIG instance its card, None for IMEX channels. ``shared``
     devices may be allocated several times. ``consumes``: a counter set, and what of it goes with the
-    device."""
+    device. Without ``is_now`` the MIG mode of the card has to be switched for it."""
 
     name: str
     device: Gpu | Nic | None
@@ -71,6 +78,7 @@ class DeviceEntry:
     consumes: tuple[str, Counters]
     capacity: Fields = field(default_factory=dict)
     shared: bool = False
+    is_now: bool = True
 
 
 def document(published: DeviceEntry, *, mode: Mode, drain: DrainPolicy = WITHOUT_DRAIN) -> Object:
@@ -82,7 +90,10 @@ def document(published: DeviceEntry, *, mode: Mode, drain: DrainPolicy = WITHOUT
         "attributes": typed({**published.attributes, names.ATTR_ALLOCATOR: _allocator(mode)}),
         "capacity": dict(published.capacity),
         "consumesCounters": [{"counterSet": counter_set, "counters": written(counters)}] if counters else [],
-        "taints": _taints(faults_of(published.device), mode=mode, drain=drain),
+        "taints": [
+            *_taints(faults_of(published.device), mode=mode, drain=drain),
+            *([] if published.is_now else [_SWITCH_NEEDED]),
+        ],
     }
     return {field: value for field, value in built.items() if value}
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 from koordra.api import names
 from koordra.api.devices import Device, read_device
 from koordra.api.objects import Fields, status_of
+from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.api.reader import Reader
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.discovery.gpus import NO_INSTANCE
@@ -25,8 +26,9 @@ from koordra.kubelet_plugin.nvidia_driver.driver_files import NO_DRIVER, DriverF
 from koordra.kubelet_plugin.nvidia_driver.driver_libraries import library_folders
 from koordra.kubelet_plugin.nvidia_driver.homes import FoundHome, HomeSource
 from koordra.kubelet_plugin.nvidia_driver.node_numbers import given_nodes
-from koordra.kubelet_plugin.publish.devices import MigDevice, mig_devices
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
+from koordra.kubelet_plugin.publish.devices import MigDevice, mig_devices, whole_of
+from koordra.kubelet_plugin.publish.offering import NO_SWITCHES, ModeSwitches, Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.logs import get_logger
 from koordra.topology import machine as topology
 from koordra.topology.machine import Gpu, Nic
@@ -51,7 +53,8 @@ class NodeInventory:
     where that lives. `withheld`: why no GPU is given out now, empty where they are; `runtime`: the container
     runtime as the Node names it, empty until that was seen; `absent_nodes`: paths of GPUs' device nodes that
     the host's /dev lacks; `without_imex`: why no IMEX channels are given out, empty where they are; `others`:
-    types of devices (gpu, nic) that are not koordra's to give out now, and why.
+    types of devices (gpu, nic) that are not koordra's to give out now, and why; `modes`: how switches of MIG
+    modes stand.
     """
 
     machine: topology.Machine
@@ -65,6 +68,7 @@ class NodeInventory:
     absent_nodes: frozenset[str] = frozenset()
     without_imex: str = ""
     others: Mapping[str, str] = field(default_factory=dict)
+    modes: ModeSwitches = NO_SWITCHES
 
     @property
     def boot_id(self) -> str:
@@ -130,8 +134,14 @@ class NodeInventory:
         device = self.device(name)
         if self.withheld and isinstance(device, Gpu | MigDevice):
             return f"Tainted: {name} cannot be given out now: {self.withheld}"
+        if whole_of(name) in self.modes.switching:
+            return (
+                f"ModeSwitching: {name} cannot be given out now: the MIG mode of its card is being switched"
+            )
         if name in self.published:
-            return None
+            if not self._needs_switch(name):
+                return None
+            return f"ModeSwitching: {name} cannot be given out: its card is in the other MIG mode"
         match device:
             case MigDevice():
                 why = "MIG instances are not offered on this node; start the kubelet plugin with --mig"
@@ -150,6 +160,9 @@ class NodeInventory:
             case _:
                 return f"DeviceUnhealthy: {name} cannot be given out: {self._problem_of(device)}"
         return f"PartitionMismatch: {name} cannot be given out: {why}"
+
+    def _needs_switch(self, name: str) -> bool:
+        return any(taint.key == names.MIG_MODE_TAINT for taint in self.published[name].taints)
 
     def _problem_of(self, device: topology.Device | ImexNodes) -> str:
         if isinstance(device, ImexNodes):
@@ -185,6 +198,7 @@ class InventorySource:
 
     No event announces the driver's user-space files (a driver container installs them some time after the
     module was loaded), so they are searched again if the last search is _DRIVER_FILES_AGE_S seconds old.
+    `policy`: the isolation policy by the Node's labels.
     """
 
     def __init__(
@@ -194,11 +208,13 @@ class InventorySource:
         offering: Offering | None = None,
         clock: Callable[[], float] = time.monotonic,
         homes: HomeSource | None = None,
+        policy: Callable[[Fields], IsolationPolicy] | None = None,
     ) -> None:
         self._root = root
         self._homes = homes or HomeSource.of(root)
         self._driver_files = DriverFilesSource()
         self._offering = offering or Offering()
+        self._policy = policy
         self._clock = clock
         self._lock = threading.Lock()
         self._current: NodeInventory | None = None
@@ -208,6 +224,12 @@ class InventorySource:
         self._runtime = ""
         self._found: Discovery | None = None
         self._without_imex = NOT_LOOKED
+        self._modes = NO_SWITCHES
+
+    def switch(self, modes: ModeSwitches) -> None:
+        """How switches of MIG modes stand from now on: cards that are switched are given to nobody."""
+        with self._lock:
+            self._modes = modes
 
     def offer_imex(self, why_not: str) -> bool:
         """Give IMEX channels out from now on (empty), or none; whether that is another answer than before."""
@@ -222,6 +244,12 @@ class InventorySource:
         """Take from the Node what its machine does not say."""
         with self._lock:
             self._runtime = str((status_of(node).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
+        isolation = self._offering.isolation if self._policy is None else self._policy(node)
+        if isolation != self._offering.isolation:
+            log.info("isolation_policy", allowed=isolation.allowed, cards=dict(isolation.cards))
+            self._offering = replace(self._offering, isolation=isolation)
+            if self._found is not None:
+                self.set(self._found)
 
     def withhold(self, why: str) -> None:
         """Give no GPU out from now on; empty: give them out again."""
@@ -257,11 +285,9 @@ class InventorySource:
             if self._clock() - self._files_at >= _DRIVER_FILES_AGE_S:
                 self._current = self._with_driver(self._current)
                 self._files_at = self._clock()
-            kept = self._current.withheld, self._current.others, self._current.runtime
-            if kept != (self._withheld, self._others, self._runtime):
-                self._current = replace(
-                    self._current, withheld=self._withheld, others=self._others, runtime=self._runtime
-                )
+            now, of = (self._withheld, self._others, self._runtime, self._modes), self._current
+            if (of.withheld, of.others, of.runtime, of.modes) != now:
+                self._current = replace(of, withheld=now[0], others=now[1], runtime=now[2], modes=now[3])
             return self._current
 
     def _with_driver(self, inventory: NodeInventory) -> NodeInventory:

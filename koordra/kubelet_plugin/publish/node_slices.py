@@ -6,6 +6,7 @@
                  held
 
     koordra.io/cordoned         an operator wants nothing new on the device (`koordra cordon-device`)
+    koordra.io/mig-mode         the card's MIG mode is being switched (isolation/mig/switching.py)
     koordra.io/held             the node still uses the device for a claim that the API no longer knows;
                                 value: that claim's uid
     koordra.io/driver-release   NVIDIA's driver is to be free (nvidia_driver/release.py)
@@ -146,6 +147,24 @@ def hand_over_taints(standings: Iterable[Standing], *, offered: Mapping[str, str
                 yield name, Taint(names.HAND_OVER_TAINT, standing.taint)
 
 
+MODE_REFUSED: Final = "MigModeRefused"
+
+
+def mode_taints(inventory: NodeInventory, cordons: Iterable[Cordon]) -> Iterator[DeviceTaint]:
+    """The taints of cards whose MIG mode is being switched, and of what nobody is to have them switched for:
+    the driver refused it, or the card is cordoned."""
+    cordoned = {cordon.device: cordon.taint for cordon in cordons}
+    for name, device in inventory.published.items():
+        card = whole_of(name)
+        if not any(taint.key == names.MIG_MODE_TAINT for taint in device.taints):
+            if token := inventory.modes.switching.get(card):
+                yield name, Taint(names.MIG_MODE_TAINT, token)
+        elif card in inventory.modes.refused:
+            yield name, Taint(names.UNHEALTHY_TAINT, MODE_REFUSED)
+        elif card != name and card in cordoned:
+            yield name, cordoned[card]
+
+
 def with_taints(slices: Sequence[Object], taints: Iterable[DeviceTaint]) -> list[Object]:
     """The slices with the taints added to the devices of these names; the API allows a device 16."""
     added: dict[str, list[Object]] = {}
@@ -194,12 +213,13 @@ def node_slices(
         absent=absent,
         own=own,
     )
-    cordons = ((cordon.device, cordon.taint) for cordon in cordons_of(node))
+    cordons = cordons_of(node)
     types = {name: str(inventory.attributes(name).get(names.ATTR_TYPE)) for name in inventory.published}
     taints = (
         *release_taints(release, offered=types),
         *hand_over_taints(standings, offered=types),
-        *cordons,
+        *((cordon.device, cordon.taint) for cordon in cordons),
+        *mode_taints(inventory, cordons),
         *held_taints(held, offered=types),
         *foreign_taints(node, offered=types),
     )

@@ -27,24 +27,20 @@ device, 64 bytes a string.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from koordra.api import names
 from koordra.api.kinds import RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.api.opaque.isolation import LIMITED, IsolationPolicy
-from koordra.kubelet_plugin.publish.cni_resources import CniResource, cni_attributes
+from koordra.kubelet_plugin.publish.cni_resources import cni_attributes
 from koordra.kubelet_plugin.publish.devices import (
     FUNCTIONS,
     MIB,
     NO_ABSENT_DEVICES,
-    WITHOUT_DRAIN,
     AbsentDevices,
     Counters,
     DeviceEntry,
-    MigDevice,
     Mode,
     Version,
     absent_device,
@@ -56,8 +52,7 @@ from koordra.kubelet_plugin.publish.devices import (
     version,
     written,
 )
-from koordra.kubelet_plugin.publish.drain_policy import DrainPolicy
-from koordra.logs import get_logger
+from koordra.kubelet_plugin.publish.offering import WITHOUT_POLICY, Offering
 from koordra.quantity import canonical
 from koordra.topology.fabrics import clique, nvlink_domains, published_links, rails
 from koordra.topology.machine import Gpu, Machine, Nic
@@ -66,36 +61,6 @@ from koordra.topology.product_names import cuda_semver, gpu_model, nic_model
 DEVICES_PER_SLICE = 64
 COUNTER_SETS_PER_SLICE = 8
 _LONGEST_NAME = 253
-
-log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Offering:
-    """What a node offers of its machine, by the operator's decision: how many shares a card takes, whether
-    the instances of cards in MIG mode (with `mig_on_demand` also those that can be made), the virtual
-    functions of NICs and IMEX channels are offered, what isolates shares, by which names Multus finds NICs,
-    and which faults of a device end its pods. Slices and Prepare both follow it."""
-
-    slots_per_gpu: int = 16
-    mig: bool = False
-    mig_on_demand: bool = False
-    vfs: bool = False
-    imex: bool = False
-    isolation: IsolationPolicy = LIMITED
-    cni: tuple[CniResource, ...] = ()
-    drain: DrainPolicy = WITHOUT_DRAIN
-
-    def on(self, backends: Sequence[str]) -> Offering:
-        """The same, as far as a node with these isolation backends can offer it."""
-        isolation = self.isolation.among(backends)
-        if not isolation.allowed:
-            log.warning("gpu_shares_refused", allowed=self.isolation.allowed, available=backends)
-        return replace(self, isolation=isolation)
-
-
-WITHOUT_POLICY: Final = Offering(isolation=IsolationPolicy())
-"""Of a node that publishes no isolation policy."""
 
 
 def build_slices(
@@ -157,7 +122,11 @@ def build_devices(
     own: Collection[str] | None = None,
 ) -> list[Object]:
     """The devices alone, in the order in which they are published."""
-    offered = *_gpus(machine, offering, own), *_nics(machine, offering), *_channels(machine, mode, offering)
+    offered = (
+        *_gpus(machine, mode, offering, own),
+        *_nics(machine, offering),
+        *_channels(machine, mode, offering),
+    )
     return [document(device, mode=mode, drain=offering.drain) for device in offered]
 
 
@@ -195,59 +164,72 @@ def _slice_name(index: int, node_name: str) -> str:
     return f"{name[: _LONGEST_NAME - len(digest) - 1].rstrip('.-')}-{digest}"
 
 
-def _gpus(machine: Machine, offering: Offering, own: Collection[str] | None) -> Iterator[DeviceEntry]:
-    domains, links, fabric = nvlink_domains(machine), published_links(machine.gpus), clique(machine)
+def _gpus(
+    machine: Machine, mode: Mode, offering: Offering, own: Collection[str] | None
+) -> Iterator[DeviceEntry]:
+    """Each card as it is, whole or in instances; where koordra switches it, then also as it can be, with a
+    taint. Only koordra's controller has cards switched."""
+    links = published_links(machine.gpus)
     for gpu in machine.gpus:
-        if gpu.publishable:
-            bus_id = gpu.location.bus_id
-            # A default must be a multiple of the step, so a remainder below 1Mi is not offered.
-            memory = canonical((gpu.memory_bytes or 0) // MIB * MIB)
-            yield DeviceEntry(
-                gpu.name,
-                gpu,
-                attributes={
-                    **_gpu_attributes(machine, gpu),
-                    names.ATTR_TYPE: names.TYPE_GPU,
-                    names.ATTR_UUID: gpu.uuid,
-                    names.ATTR_MINOR: gpu.minor,
-                    names.ATTR_DRIVER_VERSION_TEXT: machine.driver_version,
-                    names.ATTR_NVLINK_DOMAIN: domains.get(bus_id),
-                    names.ATTR_CLIQUE: fabric if gpu.fabric else None,
-                    **links.get(bus_id, {}),
-                    **offering.isolation.attributes(),
-                },
-                capacity={
-                    names.CAPACITY_MEMORY: capacity(memory, default=memory, least="1Mi", step="1Mi"),
-                    names.CAPACITY_CORES: capacity("100", default="0", least="0", step="1"),
-                    names.CAPACITY_SLOTS: capacity(
-                        str(offering.slots_per_gpu), default="1", least="1", step="1"
-                    ),
-                },
-                shared=True,
-                consumes=(gpu.name, gpu_counters(gpu) if offering.mig else {}),
-            )
-        for part in _parts_of(gpu, offering, own) if offering.mig and not gpu.publishable else ():
-            yield DeviceEntry(
-                part.name,
-                gpu,
-                attributes={
-                    **_gpu_attributes(machine, gpu),
-                    names.ATTR_TYPE: names.TYPE_MIG,
-                    # One that is made on demand has another one each time.
-                    names.ATTR_UUID: part.instance.uuid
-                    if part.instance and not offering.mig_on_demand
-                    else None,
-                    names.ATTR_PARENT: gpu.name,
-                    names.ATTR_PROFILE: part.profile.name,
-                    names.ATTR_PLACEMENT_START: part.start,
-                },
-                capacity=part.capacity,
-                consumes=(gpu.name, part.counters),
-            )
+        offered = offering.of_card(gpu)
+        other = replace(gpu, mig_enabled=not gpu.mig_enabled, mig_instances=(), mig_halves=())
+        switched = offered.switched and gpu.certain and mode == names.MODE_JOINT
+        for one in (gpu, other) if switched else (gpu,):
+            if one.publishable and offered.whole:
+                yield _whole(machine, one, offering, links.get(gpu.location.bus_id, {}), is_now=one is gpu)
+            if one.mig_enabled and offered.instances:
+                yield from _instances(machine, one, offering, own, is_now=one is gpu)
 
 
-def _parts_of(gpu: Gpu, offering: Offering, own: Collection[str] | None) -> Iterator[MigDevice]:
-    return mig_devices(gpu, on_demand=offering.mig_on_demand, own=own if offering.mig_on_demand else None)
+def _whole(machine: Machine, gpu: Gpu, offering: Offering, links: Object, *, is_now: bool) -> DeviceEntry:
+    # A default must be a multiple of the step, so a remainder below 1Mi is not offered.
+    memory = canonical((gpu.memory_bytes or 0) // MIB * MIB)
+    return DeviceEntry(
+        gpu.name,
+        gpu,
+        attributes={
+            **_gpu_attributes(machine, gpu),
+            names.ATTR_TYPE: names.TYPE_GPU,
+            names.ATTR_UUID: gpu.uuid,
+            names.ATTR_MINOR: gpu.minor,
+            names.ATTR_DRIVER_VERSION_TEXT: machine.driver_version,
+            names.ATTR_NVLINK_DOMAIN: nvlink_domains(machine).get(gpu.location.bus_id),
+            names.ATTR_CLIQUE: clique(machine) if gpu.fabric else None,
+            **links,
+            **offering.of_card(gpu).shares.attributes(),
+        },
+        capacity={
+            names.CAPACITY_MEMORY: capacity(memory, default=memory, least="1Mi", step="1Mi"),
+            names.CAPACITY_CORES: capacity("100", default="0", least="0", step="1"),
+            names.CAPACITY_SLOTS: capacity(str(offering.slots_per_gpu), default="1", least="1", step="1"),
+        },
+        shared=True,
+        consumes=(gpu.name, gpu_counters(gpu) if offering.mig else {}),
+        is_now=is_now,
+    )
+
+
+def _instances(
+    machine: Machine, gpu: Gpu, offering: Offering, own: Collection[str] | None, *, is_now: bool
+) -> Iterator[DeviceEntry]:
+    on_demand = offering.mig_on_demand
+    for part in mig_devices(gpu, on_demand=on_demand, own=own if on_demand else None):
+        yield DeviceEntry(
+            part.name,
+            gpu,
+            attributes={
+                **_gpu_attributes(machine, gpu),
+                names.ATTR_TYPE: names.TYPE_MIG,
+                # One that is made on demand has another one each time.
+                names.ATTR_UUID: part.instance.uuid if part.instance and not on_demand else None,
+                names.ATTR_PARENT: gpu.name,
+                names.ATTR_PROFILE: part.profile.name,
+                names.ATTR_PLACEMENT_START: part.start,
+            },
+            capacity=part.capacity,
+            consumes=(gpu.name, part.counters),
+            is_now=is_now,
+        )
 
 
 def _gpu_attributes(machine: Machine, gpu: Gpu) -> Object:

@@ -31,7 +31,7 @@ from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.kubelet_plugin.selftest.spec_edits import edits_of, hooks_of
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.node_state.claim_ref import ClaimRef

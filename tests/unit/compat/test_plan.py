@@ -20,7 +20,8 @@ from koordra.cli.plan import plan_command
 from koordra.compat.settings import Settings
 from koordra.compat.settings_document import with_document
 from koordra.errors import InvalidManifest
-from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
+from koordra.kubelet_plugin.publish.offering import WITHOUT_POLICY
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan
 from tests.machines import catalogue
 from tests.unit.allocator.machines import node

@@ -18,7 +18,8 @@ from koordra.cli.cluster.devices import HEADER, _cells, device_rows
 from koordra.cli.main import cli
 from koordra.cli.output import render_table
 from koordra.kube.kubeconfig import new_client
-from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
+from koordra.kubelet_plugin.publish.offering import WITHOUT_POLICY
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, node
 from tests.machines.catalogue import machine

@@ -12,7 +12,8 @@ from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESO
 from koordra.api.objects import Object
 from koordra.controller.allocation.node_backoff import FIRST
 from koordra.controller.allocation.pass_context import RESERVES_WITHIN
-from koordra.controller.allocation.placer import GroupPlacement, Placer
+from koordra.controller.allocation.placer import Placer
+from koordra.controller.allocation.waiting_reasons import GroupPlacement
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.cluster_cache import AUDIT_PERIOD
 from koordra.controller.cache.groups import Group

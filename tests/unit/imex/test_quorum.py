@@ -24,7 +24,7 @@ from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.prepare.imex_membership import ImexMembership
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.node_state.disk import Disk
 from koordra.node_state.imex import ImexFolder
 from koordra.topology.presets import write_machine

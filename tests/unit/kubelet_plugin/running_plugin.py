@@ -26,7 +26,7 @@ from koordra.api.objects import Object
 from koordra.errors import KoordraError, NotFound
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
 from koordra.kubelet_plugin.driver import Driver
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.kubelet_plugin.settings import NodePaths, Settings
 from koordra.node_state.disk import Disk
 from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, uid

@@ -27,7 +27,7 @@ from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.isolation.timeslicing import TimeSlicing
 from koordra.kubelet_plugin.nvidia_driver.card_settings import CardSettings
 from koordra.kubelet_plugin.nvidia_driver.driver_programs import DriverPrograms
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.kubelet_plugin.status.claim_status import with_unkept
 from tests.fakes import mps_control
 from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, parameters, uid

@@ -19,7 +19,7 @@ from koordra.kube import kubeconfig
 from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.nvidia_driver.homes import HostRoot
 from koordra.kubelet_plugin.publish.drain_policy import DrainPolicy
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.kubelet_plugin.settings import Settings
 from koordra.metrics import Metrics
 from koordra.process import lifecycle

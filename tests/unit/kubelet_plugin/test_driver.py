@@ -24,7 +24,7 @@ from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.dra import restoring
 from koordra.kubelet_plugin.publish.drain_policy import drain_policy
 from koordra.kubelet_plugin.publish.node_slices import mode_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.process import lifecycle
 from koordra.process.wakeable import Pause, Wakeable
 from koordra.topology.presets.tree import MachineWriter

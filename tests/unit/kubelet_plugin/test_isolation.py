@@ -18,7 +18,8 @@ from koordra.kubelet_plugin.isolation.backend import Keep, Realised, Share
 from koordra.kubelet_plugin.isolation.none import NoIsolation
 from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
+from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.topology.machine import Gpu
 from tests.fakes.disks import StepDisk
 from tests.fakes.isolation import RecordingBackend

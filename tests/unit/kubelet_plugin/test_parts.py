@@ -16,7 +16,8 @@ from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.prepare.lost_devices import absent_devices, lost_devices
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.publish.node_slices import node_slices
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
+from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.node_state import prepared_claim
 from koordra.topology.location import DeviceNode
 from koordra.topology.machine import Gpu

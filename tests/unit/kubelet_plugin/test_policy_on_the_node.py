@@ -14,7 +14,7 @@ from koordra._proto.nri import nri_pb2
 from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.errors import PrepareError, RemoteError
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.node_state.claim_ref import marker_of
 from koordra.node_state.disk import Disk
 from koordra.node_state.prepared_claim import PreparedClaim

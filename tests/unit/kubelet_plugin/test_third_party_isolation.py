@@ -17,7 +17,7 @@ from koordra.errors import InvalidInput, InvalidParameters, PrepareError
 from koordra.kubelet_plugin.isolation import packages
 from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.publish.node_inventory import inventory_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.placement import plan
 from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, parameters, uid
 from tests.patience import PATIENCE

@@ -49,8 +49,8 @@ def switch(card: MigCard, *, on: bool, reset: str | None = "and there is nobody 
         return reset
 
     state = card.fake.folder / "instances"
-    with NvmlLibrary(lambda: card.fake.library / "libnvidia-ml.so.1").session() as nvml:
-        return switch_mode(nvml, card.uuid, on=on, reset=run)
+    library = NvmlLibrary(lambda: card.fake.library / "libnvidia-ml.so.1")
+    return switch_mode(library.session, card.uuid, on=on, reset=run)
 
 
 def test_hopper_is_switched_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

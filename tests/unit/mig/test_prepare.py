@@ -21,7 +21,8 @@ from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.prepare.lost_devices import absent_devices, made_on_demand
 from koordra.kubelet_plugin.publish.node_inventory import inventory_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
+from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.node_state.disk import Disk
 from koordra.topology.problems import Discovery
 from tests.fakes.mig_card import MigCard

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
+from koordra.kubelet_plugin.publish.offering import WITHOUT_POLICY
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import read_inventory
 from koordra.placement.free_amounts.node_devices import devices_of_pools
 from koordra.placement.free_amounts.state import FreeAmounts, MachineType, Request

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
+from koordra.kubelet_plugin.publish.offering import WITHOUT_POLICY
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement.free_amounts.state import Request
 from koordra.placement.mig.layout import Slice
 from koordra.placement.policy.workload import Workload, expected

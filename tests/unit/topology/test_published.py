@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from koordra.api import names
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
+from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology.fabrics import links_between_published, published_links
 from koordra.topology.machine import Machine, NvLink, level, pcie_level
 from koordra.topology.partitions import PublishedFabrics

@@ -17,8 +17,9 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import PassContext
-from koordra.controller.allocation.placer import GroupPlacement, Placer
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.reserved.period import Period
+from koordra.controller.allocation.waiting_reasons import GroupPlacement
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.reporting.claim_events import ClaimEvent, cut

@@ -27,7 +27,7 @@ from koordra.api import objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.placer import GroupPlacement
+from koordra.controller.allocation.waiting_reasons import GroupPlacement
 from koordra.controller.cache.changes import KINDS, Tables
 from koordra.controller.cache.groups import Group
 from koordra.controller.claims import Owner

@@ -13,9 +13,10 @@ from koordra.allocator.reasons import Reason
 from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller.allocation.placer import GroupPlacement, Placer
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.allocation.reserved.quotas import NO_QUOTAS, Quotas
+from koordra.controller.allocation.waiting_reasons import GroupPlacement
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Tables
 from koordra.controller.cache.cluster_cache import ClusterCache

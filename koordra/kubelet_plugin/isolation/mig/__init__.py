@@ -4,5 +4,6 @@ removed with it.
     journal     what is written down of one
     instances   makes and removes one on the card, step by step, each known before it is taken
     backend     what Prepare asks for
-    mode        switches the MIG mode of a card, by hand
+    mode        switches the MIG mode of a card
+    switching   has that done where a claim waits for it; `mode_journal` is what it remembers
 """

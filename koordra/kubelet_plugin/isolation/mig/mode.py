@@ -1,4 +1,5 @@
-"""Switches the MIG mode of a card that nobody uses; by hand alone (`koordra node mig`), never in Prepare.
+"""Switches the MIG mode of a card that nobody uses, by hand (`koordra node mig`) or where a claim waits for
+it (switching.py), never in Prepare.
 
 NVML's "success" is not the answer: the mode is switched where current and pending are the one that was asked
 for. Ampere says that a reset is needed; a client in the way (a CUDA process, a monitoring daemon) leaves the
@@ -8,8 +9,9 @@ than one that was not switched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
 
 from koordra.errors import NodeError
 
@@ -17,30 +19,59 @@ Reset = Callable[[], str | None]
 """Resets the card; why not, None where it was."""
 
 
-def switch_mode(nvml: Any, card: str, *, on: bool, reset: Reset) -> str:
+Session = Callable[[], AbstractContextManager[Any]]
+"""A session of NVML."""
+
+
+def switch_mode(session: Session, card: str, *, on: bool, reset: Reset) -> str:
     """What was done, in words. Raises NodeError where the card has not the mode in the end; then it has the
-    one that it had, with nothing pending, as far as the driver takes it back."""
-    wanted = nvml.NVML_DEVICE_MIG_ENABLE if on else nvml.NVML_DEVICE_MIG_DISABLE
+    one that it had, with nothing pending, as far as the driver takes it back. No session is open during a
+    reset, which it would keep from being made."""
     word = "on" if on else "off"
-    try:
-        handle = nvml.nvmlDeviceGetHandleByUUID(card)
-        before, pending = nvml.nvmlDeviceGetMigMode(handle)
-        if (before, pending) == (wanted, wanted):
-            return f"the MIG mode of {card} is {word} already"
-        status = nvml.nvmlDeviceSetMigMode(handle, wanted)
-        if _switched(nvml, card, wanted):
-            return f"the MIG mode of {card} is {word}"
-        why = f"the driver says {_words(nvml).get(status, status)}"
-        if status == nvml.NVML_ERROR_RESET_REQUIRED:
-            failed = reset()
+    with session() as nvml:
+        wanted = nvml.NVML_DEVICE_MIG_ENABLE if on else nvml.NVML_DEVICE_MIG_DISABLE
+        needs_reset = nvml.NVML_ERROR_RESET_REQUIRED
+        with _told(nvml, card, word):
+            handle = nvml.nvmlDeviceGetHandleByUUID(card)
+            before, pending = nvml.nvmlDeviceGetMigMode(handle)
+            if (before, pending) == (wanted, wanted):
+                return f"the MIG mode of {card} is {word} already"
+            status = nvml.nvmlDeviceSetMigMode(handle, wanted)
+            if _switched(nvml, card, wanted):
+                return f"the MIG mode of {card} is {word}"
+            why = f"the driver says {_words(nvml).get(status, status)}"
+    failed = reset() if status == needs_reset else ""
+    with session() as nvml, _told(nvml, card, word):
+        if status == needs_reset:
             if failed is None and _switched(nvml, card, wanted):
                 return f"the MIG mode of {card} is {word}, after a reset"
             why = f"it needs a reset, {failed or 'after which it is as before'}"
-        taken_back = nvml.nvmlDeviceSetMigMode(handle, before) is not None and _switched(nvml, card, before)
+        left = "nothing is pending" if _take_back(nvml, card, before) else _PENDING
+    raise NodeError(f"the MIG mode of {card} was not switched {word}: {why}; {left}")
+
+
+def settle_mode(session: Session, card: str) -> None:
+    """Have nothing pending: somebody was killed while he switched the mode. Raises NodeError."""
+    with session() as nvml, _told(nvml, card, "back"):
+        current, pending = nvml.nvmlDeviceGetMigMode(nvml.nvmlDeviceGetHandleByUUID(card))
+        if current != pending and not _take_back(nvml, card, current):
+            raise NodeError(f"the MIG mode of {card}: {_PENDING}")
+
+
+_PENDING: Final = "the change is pending, and the next reset makes it"
+
+
+@contextmanager
+def _told(nvml: Any, card: str, word: str) -> Iterator[None]:
+    try:
+        yield
     except nvml.NVMLError as error:
         raise NodeError(f"the MIG mode of {card} was not switched {word}: {error}") from error
-    left = "nothing is pending" if taken_back else "the change is pending, and the next reset makes it"
-    raise NodeError(f"the MIG mode of {card} was not switched {word}: {why}; {left}")
+
+
+def _take_back(nvml: Any, card: str, mode: int) -> bool:
+    nvml.nvmlDeviceSetMigMode(nvml.nvmlDeviceGetHandleByUUID(card), mode)
+    return _switched(nvml, card, mode)
 
 
 def _switched(nvml: Any, card: str, mode: int) -> bool:

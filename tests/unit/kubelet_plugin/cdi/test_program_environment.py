@@ -13,7 +13,7 @@ from koordra.compat.dialects import DIALECTS
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.node_inventory import inventory_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.node_state import prepared_claim
 from koordra.nri.hook.adjust import NodeFacts, decide
 from koordra.nri.hook.oci import Container, DeviceRule

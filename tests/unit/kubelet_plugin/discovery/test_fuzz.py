@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
+from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology.machine import Gpu, Machine
 from koordra.topology.pictures.text import matrix, text_tree
 from koordra.topology.presets.facts import preset

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
+from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.topology.machine import Gpu
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter

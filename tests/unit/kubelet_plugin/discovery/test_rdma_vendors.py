@@ -9,7 +9,8 @@ import pytest
 
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
+from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.topology.machine import Nic
 from koordra.topology.problems import Discovery
 

@@ -23,7 +23,7 @@ from koordra.kubelet_plugin.network.consumers import ClaimSource, Consumers
 from koordra.kubelet_plugin.network.node_parts import NAME, NetworkPools, NodeParts, PartsInUse
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.node_state import claim_network
 from koordra.node_state.disk import Disk
 from koordra.topology.problems import Discovery

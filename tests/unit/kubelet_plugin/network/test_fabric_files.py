@@ -14,7 +14,7 @@ from koordra.kubelet_plugin.network.consumers import Consumers
 from koordra.kubelet_plugin.network.fabric_files import IN_CONTAINER
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import inventory_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.topology.machine import Nic
 from koordra.topology.problems import Discovery
 from tests.fakes.node_claims import ANY_ISOLATION, NIC_0, NIC_1, claim, nic, parameters, uid

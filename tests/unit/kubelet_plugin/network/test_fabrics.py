@@ -14,7 +14,7 @@ from koordra.kubelet_plugin.network.address_pools import NodePool, read_pools
 from koordra.kubelet_plugin.network.consumers import Consumers
 from koordra.kubelet_plugin.network.network_decision import NetworkPolicy
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.node_state.claim_network import NetworkKind
 from koordra.topology.machine import Nic
 from koordra.topology.presets.tree import MachineWriter

@@ -20,7 +20,7 @@ from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPo
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.cni_resources import cni_resources
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter, device_statuses, merged
 from koordra.node_state import claim_network
 from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork, NetworkKind

@@ -13,7 +13,7 @@ from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.nvidia_driver.driver_files import driver_files
 from koordra.kubelet_plugin.nvidia_driver.homes import HostRoot, named_home
 from koordra.kubelet_plugin.publish.node_inventory import inventory_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.topology.location import DeviceNode
 from koordra.topology.partitions import MigInstance, MigProfile
 from koordra.topology.problems import Discovery

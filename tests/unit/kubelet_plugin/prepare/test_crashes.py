@@ -311,7 +311,7 @@ import sys
 from pathlib import Path
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.node_inventory import inventory_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.publish.offering import Offering
 from tests.fakes.disks import DyingDisk, kill_process
 from tests.fakes.node_claims import ANY_ISOLATION
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of

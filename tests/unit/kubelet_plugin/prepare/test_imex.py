@@ -25,7 +25,8 @@ from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.prepare.imex_loop import LOOKS_EACH, ImexLoop, why_not_offered
 from koordra.kubelet_plugin.prepare.imex_membership import ADDRESS_AGE, DomainNotReady, ImexMembership
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource, inventory_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
+from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.node_state.disk import Disk
 from koordra.node_state.imex import DomainStatus, ImexFolder, decode_domain, encode_status, supervising
 from koordra.topology.partitions import FabricInfo

@@ -8,7 +8,8 @@ import pytest
 
 from koordra.errors import InvalidInput
 from koordra.kubelet_plugin.publish.cni_resources import cni_resources
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
+from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from tests.machines import catalogue
 
 DEVICE_ID, RESOURCE = "k8s.cni.cncf.io/deviceID", "k8s.cni.cncf.io/resourceName"

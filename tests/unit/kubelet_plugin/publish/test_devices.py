@@ -17,7 +17,8 @@ from koordra.api.devices import ResourceSlice, read_device
 from koordra.api.reader import Reader
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.devices import gpu_counters, mig_devices, unhealthy
-from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
+from koordra.kubelet_plugin.publish.offering import WITHOUT_POLICY
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.kubelet_plugin.publish.slice_content import same_content
 from koordra.topology.location import DeviceNode
 from koordra.topology.machine import Gpu, Machine

@@ -11,7 +11,8 @@ import pytest
 from koordra.errors import InvalidInput
 from koordra.kubelet_plugin.discovery import gpu_health
 from koordra.kubelet_plugin.publish.drain_policy import FAULTS, drain_policy
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
+from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.topology.machine import Machine
 from tests.machines import catalogue
 

@@ -14,7 +14,8 @@ import yaml
 
 from koordra.api import names
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
-from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices, build_slices
+from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.publish.resource_slices import build_devices, build_slices
 from koordra.node_state import prepared_claim
 from koordra.quantity import parse
 from koordra.topology.location import DeviceNode
