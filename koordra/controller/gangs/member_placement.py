@@ -175,16 +175,10 @@ def request_for(
     positions = _positions((*gang.members, *status.coming))
     known = known_ranks(gang)
     fixed = tuple(
-        placement.Fixed(
-            member.key,
-            node,
-            tuple(filter(claims_of.is_allocated, member.ours)),
-            rank=known.get(member.uid),
-            index=positions.get(member.uid),
-        )
+        _fixed(member, known, positions)
         for member in gang.members
         if (member.is_committed or member.is_placed) and member.uid not in planned
-        if (node := _node_of(member)) is not None
+        if _node_of(member) is not None
     )
     is_shared = any(len(group.pods) > 1 for group in groups.values())
     least = len(groups) if is_shared else min(status.needed + len(status.coming), len(groups))
@@ -216,6 +210,19 @@ def request_for(
         least_of=() if is_shared else _least_of(gang, status, {one.key for one in fixed}),
     )
     return PlacementRequest(gang, status, asked, groups, excluded, placer, fitting)
+
+
+def _fixed(member: Member, ranks: Mapping[str, int], positions: Mapping[str, int]) -> placement.Fixed:
+    """A launcher without devices runs wherever kube-scheduler puts it, at its start too: the others are not
+    bound to its place."""
+    return placement.Fixed(
+        member.key,
+        (_node_of(member) if member.ours or objects.spec_of(member.pod).get("resourceClaims") else None)
+        or "",
+        tuple(filter(claims_of.is_allocated, member.ours)),
+        rank=ranks.get(member.uid),
+        index=positions.get(member.uid),
+    )
 
 
 def _least_of(gang: Gang, status: GangStatus, fixed: Container[str]) -> tuple[placement.LeastOf, ...]:

@@ -39,8 +39,8 @@ class NewMember:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A member that is placed already. `claims` are its allocated claims: their NICs say which rails the gang
-    is on."""
+    """A member that is placed already; `node` is empty for one without devices, which may be anywhere.
+    `claims` are its allocated claims: their NICs say which rails the gang is on."""
 
     key: str
     node: str

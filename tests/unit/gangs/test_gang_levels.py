@@ -210,3 +210,21 @@ def test_roles_have_levels_of_their_own() -> None:
     cluster.settle()
     assert len(set(racks_of(cluster, 0, 1))) == 1
     assert racks_of(cluster, 2, 3, 4) == ["1a", "1a", "1a"]
+
+
+@pytest.mark.parametrize("node", ["n0", "of-cpus-alone"])
+def test_a_launcher_without_devices_does_not_say_where_its_workers_go(node: str) -> None:
+    """It runs already where kube-scheduler put it; of a launcher that comes with them nobody asks, either."""
+    cluster = cluster_of("abb")
+    said = {f"{GANG}-topology": "rack"}
+    cluster.pod("launcher", gates=[names.JOINT_GATE])
+
+    def runs(pod: Object) -> None:
+        pod["metadata"]["annotations"] = {GANG: "train", GANG_MIN: "3", **said}
+        pod["spec"].update(nodeName=node, schedulingGates=[])
+
+    cluster.api.edit(PODS, "launcher", runs)
+    for number in range(2):
+        join(cluster, number, said, least=3)
+    cluster.settle()
+    assert racks_of(cluster, 0, 1) == ["1b", "1b"]

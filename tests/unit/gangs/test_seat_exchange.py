@@ -10,7 +10,7 @@ import pytest
 from koordra.api import objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller.gangs.declared.annotations import GANG_ROLE_TOPOLOGY, GANG_TOPOLOGY
+from koordra.controller.gangs.declared.annotations import GANG_ROLE, GANG_ROLE_TOPOLOGY, GANG_TOPOLOGY
 from koordra.controller.gangs.declared.gang_ref import GangRef
 from koordra.controller.gangs.declared.terms import Terms, terms_of
 from koordra.controller.gangs.declared.workload_kind import KUBEFLOW
@@ -226,6 +226,34 @@ def test_the_domain_of_its_role_is_kept() -> None:
     label(cluster, spare, zone)
     cluster.settle()
     assert held() == spare
+
+
+def test_who_came_back_to_the_seat_says_what_is_asked_there() -> None:
+    """Pods of one row, of which the first is of another role: a level of the workers' is none of its."""
+    cluster = JointCluster(nodes=4, gpus=2)
+    for number, zone in enumerate("abbc"):
+        label(cluster, f"n{number}", zone)
+    cluster.start_again()
+    jobs = Jobs(cluster)
+
+    def make(number: int) -> str:
+        role = {GANG_ROLE: "workers", GANG_ROLE_TOPOLOGY: "zone"} if number else {GANG_ROLE: "head"}
+        return jobs.make("train", number, least=3, count=2, terms=role)
+
+    pods = [make(number) for number in range(3)]
+    cluster.settle()
+    jobs.run(*pods)
+    cluster.settle()
+    lost = jobs.devices(pods[2])[0].partition("/")[0]
+    jobs.lose(*pods)
+    cluster.settle()
+    for number in range(3):
+        make(number)
+    cordon(cluster, lost)
+    cluster.settle()
+    held = {one["name"]: one["node"] for hold in holds(cluster) for one in hold["spec"]["seats"]}
+    zones = {name: cluster.api.get(NODES, node)["metadata"]["labels"][ZONE] for name, node in held.items()}
+    assert zones["train/1"] == zones["train/2"], held
 
 
 def test_where_no_other_of_its_row_lives_the_jobs_object_says_what_the_lost_member_asked() -> None:

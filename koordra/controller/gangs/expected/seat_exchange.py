@@ -212,9 +212,10 @@ class SeatExchange:
 
 
 def _like(gang: Gang, seat: Seat) -> tuple[Member, MemberIndex | None] | None:
-    """A member that asks what the seat's did, and the position of the seat; None where none lives."""
+    """A member that asks what the seat's did, and the position of the seat; None where none lives. Who came
+    back to this very position knows best: others of its row may be of another role."""
     number = seat.name.rpartition("/")[2]
-    for member in gang.members:
+    for member in sorted(gang.members, key=lambda one: seat_name(one) != seat.name):
         if not made_claims(member):
             continue
         index = member.index

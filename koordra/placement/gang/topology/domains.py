@@ -167,6 +167,8 @@ def domain_of_fixed(
     they may break already what is required."""
     held = set()
     for one in fixed:
+        if not one.node:
+            continue
         if one.node not in paths:
             raise TopologyUnmet(f"member {one.key} is on node {one.node}, which is not there")
         held.add(paths[one.node][: level + 1])

@@ -55,7 +55,7 @@ class FewerRails:
         """The same in all that counts more, on the fewest rails."""
         fixed = self.fixed()
         used = fixed | self.used(found)
-        nodes = found.counts.keys() | {one.node for one in self.gang.fixed}
+        nodes = found.counts.keys() | {one.node for one in self.gang.fixed if one.node}
         fewest = len(used)
         if found.proven and len(nodes) > 1:
             fewest = self._fewest(found, fixed, takes, len(nodes))
