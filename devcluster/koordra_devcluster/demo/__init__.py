@@ -142,6 +142,8 @@ def command(
             if keep:
                 with told.aside():
                     say(f"KUBECONFIG={shlex.quote(str(layout.kubeconfig))}", err=output == "json")
+                    config = shlex.quote(str(layout.prometheus))
+                    say(f"a Prometheus of yours with it: prometheus --config.file={config}", err=True)
                     say("running; Ctrl-C ends it", err=True)
                     demo.stay()
             told.what = "ending the processes"

@@ -3,15 +3,18 @@ needed."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from koordra.api.objects import Object
 from koordra.api.opaque.parameters import NO_ISOLATION
 from koordra_devcluster.controllers.operators.definitions import definitions
 from koordra_devcluster.demo import gangs, limiter, manifests
-from koordra_devcluster.demo.installation import own_definitions, shipped
+from koordra_devcluster.demo.installation import documents, free_port, own_definitions, shipped
 from koordra_devcluster.demo.needs import Needs
 from koordra_devcluster.demo.processes import Program
 
@@ -26,6 +29,10 @@ class Layout:
     @property
     def kubeconfig(self) -> Path:
         return self.folder / "kubeconfig"
+
+    @property
+    def prometheus(self) -> Path:
+        return self.folder / "prometheus.yml"
 
     @property
     def logs(self) -> Path:
@@ -65,9 +72,8 @@ def control_plane(layout: Layout, *, port: int, needs: Needs) -> list[Program]:
 def node_programs(layout: Layout, *, needs: Needs, webhook_port: int) -> list[Program]:
     """The controller, and for each node its kubelet, koordra's kubelet plugin and koordra's NRI hook."""
     access = ("--kubeconfig", str(layout.kubeconfig))
-    programs = [
-        Program("controller", ("controller", "--no-leader-elect", *access, *_served(needs, webhook_port)))
-    ]
+    served = _served(needs, webhook_port)
+    programs = [Program("controller", ("controller", "--no-leader-elect", *access, *served, *_metrics()))]
     labelled = gangs.node_labels(layout.nodes)
     for name in layout.nodes:
         folder = layout.node(name)
@@ -106,10 +112,41 @@ def node_programs(layout: Layout, *, needs: Needs, webhook_port: int) -> list[Pr
         hook = ("nri", "--node-name", name, "--state-dir", str(state), "--socket", str(folder / "nri.sock"))
         programs += [
             Program(f"kubelet-{name}", kubelet),
-            Program(f"kubelet-plugin-{name}", (*plugin, *places)),
-            Program(f"nri-{name}", hook),
+            Program(f"kubelet-plugin-{name}", (*plugin, *places, *_metrics())),
+            Program(f"nri-{name}", (*hook, *_metrics())),
         ]
     return programs
+
+
+_METRICS: Final = "--metrics-address"
+
+
+def _metrics() -> tuple[str, str]:
+    return _METRICS, f"127.0.0.1:{free_port()}"
+
+
+def write_prometheus(layout: Layout, programs: Iterable[Program]) -> None:
+    """A configuration for a Prometheus of yours: koordra's programs, by the labels that the component
+    service-monitor gives them, and the shipped rules."""
+    rules = []
+    for path, obj in documents(folders=("prometheus-rules",)):
+        rules.append(f"{path.stem}.rules.yml")
+        (layout.folder / rules[-1]).write_text(json.dumps(obj["spec"]))
+    targets = []
+    for program in programs:
+        if _METRICS in program.arguments:
+            job = program.arguments[0]
+            node = program.name.removeprefix(job).removeprefix("-")
+            address = program.arguments[program.arguments.index(_METRICS) + 1]
+            labels = {"job": job, "namespace": "koordra-system", "instance": node or address}
+            targets.append({"targets": [address], "labels": labels})
+    scraped = {"job_name": "koordra", "honor_labels": True, "static_configs": targets}
+    document = {
+        "global": {"scrape_interval": "5s", "evaluation_interval": "5s"},
+        "rule_files": rules,
+        "scrape_configs": [scraped],
+    }
+    layout.prometheus.write_text(json.dumps(document, indent=1))  # which is YAML
 
 
 def _served(needs: Needs, webhook_port: int) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from koordra_devcluster.demo.installation import (
 from koordra_devcluster.demo.needs import Needs
 from koordra_devcluster.demo.plan import Plan
 from koordra_devcluster.demo.processes import ProcessGroup
-from koordra_devcluster.demo.programs import Layout, control_plane, installed, node_programs
+from koordra_devcluster.demo.programs import Layout, control_plane, installed, node_programs, write_prometheus
 
 HOPELESS_AFTER = 3.0
 """Seconds that plan() has to go on saying no before the run stops waiting for a claim."""
@@ -99,7 +99,9 @@ class Demo:
             installation.apply()
         for obj in service_of_this_machine(self.webhook_port):
             put(client, obj)
-        for program in node_programs(self.layout, needs=self._needs, webhook_port=self.webhook_port):
+        programs = node_programs(self.layout, needs=self._needs, webhook_port=self.webhook_port)
+        write_prometheus(self.layout, programs)
+        for program in programs:
             self.processes.start(program)
         if installation is not None:
             self.say("koordra's webhook, classes and definitions are installed")

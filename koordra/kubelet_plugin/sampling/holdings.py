@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from koordra.api import names
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
-from koordra.kubelet_plugin.publish.devices import mig_devices
+from koordra.kubelet_plugin.publish.devices import MIB, mig_devices
 from koordra.node_state.granted_claims import ContainerName, GrantedContainer, HeldDevice
 from koordra.quantity import parse
 from koordra.topology.machine import Gpu, Machine
@@ -87,7 +87,7 @@ def units_of(machine: Machine) -> dict[str, Unit]:
     found: dict[str, Unit] = {}
     for gpu in machine.gpus:
         if gpu.uuid and not gpu.mig_enabled:
-            memory, model = gpu.memory_bytes or 0, _model(gpu)
+            memory, model = (gpu.memory_bytes or 0) // MIB * MIB, _model(gpu)
             found[gpu.name] = Unit(Place(gpu.uuid), gpu.uuid, WHOLE, model, memory, ALL_CORES, memory)
         for each in mig_devices(gpu):
             if each.instance is not None and each.instance.uuid:
@@ -108,14 +108,14 @@ def _model(gpu: Gpu) -> str:
 
 
 def amount_of(unit: Unit, device: DeviceRecord | None) -> Amount:
-    """What a claim has of it; all, where the record does not say how much."""
-    if device is None or device.share_id is None:
+    """What a claim has of it; all, where the record does not say how much. Who has all of the memory and asks
+    for no number of cores has the card, and so all of them; a share that asks for none has none."""
+    if device is None or device.share_id is None or not device.consumed:
         return Amount(unit.memory, unit.cores)
-    consumed = dict(device.consumed)
-    return Amount(
-        min(int(parse(consumed.get(names.CAPACITY_MEMORY, str(unit.memory)))), unit.memory),
-        min(int(parse(consumed.get(names.CAPACITY_CORES, str(unit.cores)))), unit.cores),
-    )
+    consumed = {name: int(parse(amount)) for name, amount in device.consumed}
+    memory = min(consumed.get(names.CAPACITY_MEMORY, unit.memory), unit.memory)
+    cores = consumed.get(names.CAPACITY_CORES, 0) or (unit.cores if memory == unit.memory else 0)
+    return Amount(memory, min(cores, unit.cores))
 
 
 def _annotated(unit: Unit, held: HeldDevice) -> Amount:

@@ -17,6 +17,7 @@ from koordra.kubelet_plugin.sampling.holdings import (
     HeldTime,
     Payer,
     Place,
+    amount_of,
     grants_of,
     held_gpus,
     units_of,
@@ -29,7 +30,7 @@ MACHINE = catalogue.machine("hgx-h100")
 FIRST, SECOND = MACHINE.gpus[:2]
 UNITS = units_of(MACHINE)
 GIB = 1 << 30
-ALL = FIRST.memory_bytes or 0
+ALL = (FIRST.memory_bytes or 0) >> 20 << 20
 
 
 def uid(number: int) -> str:
@@ -66,6 +67,21 @@ def test_a_container_is_shown_with_what_each_of_its_claims_grants() -> None:
         GrantOf(name, "claim-1", FIRST.name, Place(str(FIRST.uuid))): Amount(ALL, 100),
         GrantOf(name, "claim-2", SECOND.name, Place(str(SECOND.uuid))): Amount(20 * GIB, 10),
     }
+
+
+@pytest.mark.parametrize(
+    ("consumed", "wanted"),
+    [
+        ((("memory", "20Gi"),), Amount(20 * GIB, 0)),
+        ((("memory", str(ALL)),), Amount(ALL, 100)),
+        ((("cores", "0"), ("memory", str(ALL))), Amount(ALL, 100)),
+        ((("cores", "30"),), Amount(ALL, 30)),
+        ((("cores", "30"), ("memory", "20Gi")), Amount(20 * GIB, 30)),
+    ],
+)
+def test_a_share_says_how_much_of_each(consumed: tuple[tuple[str, str], ...], wanted: Amount) -> None:
+    device = DeviceRecord("r", FIRST.name, "gpu", share_id="s", consumed=consumed)
+    assert amount_of(UNITS[FIRST.name], device) == wanted
 
 
 def test_a_share_of_which_no_record_says_how_much_is_all_of_it() -> None:
