@@ -12,10 +12,13 @@ first-fit      the first place in published order, of the first card that has on
                allocator takes
 best-fit       the card with the least left that has a place, and on it the first place in published order
 kept places    the same card, but the place that makes least of the other places impossible
+values         the card and place after which most is usable (placement/policy/mig_placement), with the mix
+               known
 koordra        the engine: with the mix known, and starting with nothing and learning from what arrives
 
 All run in this process on the same requests; sizes are koordra's (mean of the card's memory slices and
-compute).
+compute). The first four are a plain look-up per card, which takes so little that churn is repeated for them,
+with the same mix and nine more orders of arrivals and ends: what one order shows of a mix is half chance.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from koordra.placement.free_amounts.node_devices import devices_of_pools
 from koordra.placement.free_amounts.state import Request
 from koordra.placement.mig.layout import Layout, Slice
 from koordra.placement.policy.learned_order import Learned
+from koordra.placement.policy.mig_placement import MigCardValues
 from koordra.placement.policy.workload import Workload, expected
 from koordra.simulation.machine_cluster import MachineCluster, PodPlacement
 from koordra.topology import presets
@@ -44,8 +48,12 @@ from koordra.topology.presets.mig import cards, mig_profiles
 NODES = 20
 SEEDS = tuple(range(1001, 1011))
 MACHINE, CARD = "hgx-h100", "H100-SXM5-80GB"
+ORDERS = 10
+PLAIN = ("first-fit", "best-fit", "kept places", "values")
+POLICIES = (*PLAIN, "koordra", "koordra, learning")
 _CHURN = 2500
 _OFFERED = 1.1
+_NOWHERE = 1 << 40
 
 
 def main() -> None:
@@ -81,34 +89,27 @@ class Placer(Protocol):
 
 
 class OneByOne:
-    """Cards in a row. `card` orders the cards that have a place (least first), `place` the places of one."""
+    """Cards in a row. `rank` of a state and the one after: the card with the least first number is taken, on
+    it the place with the least second one; of equal ones the first."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        count: int,
-        *,
-        card: Callable[[int], int],
-        place: Callable[[int, int], int],
-    ) -> None:
+    def __init__(self, layout: Layout, count: int, rank: Callable[[int, int], tuple[int, int]]) -> None:
         states = layout.states
         self._layout = layout
         self._codes = [0] * count
         self._state = np.full(count, layout.state_of(0), dtype=np.int64)
-        self._order = np.full((len(layout.profiles), len(states)), 1 << 40, dtype=np.int64)
+        self._order = np.full((len(layout.profiles), len(states)), _NOWHERE, dtype=np.int64)
         self._place = np.zeros((len(layout.profiles), len(states)), dtype=np.int64)
         for number, profile in enumerate(layout.profiles):
             places = layout.places_of((profile,))
             for state, after in enumerate(states.after):
-                fits = [(place(at, then), at) for at, then in after.items() if places >> at & 1]
+                fits = [(rank(state, then), at) for at, then in after.items() if places >> at & 1]
                 if fits:
-                    self._order[number, state] = card(state)
-                    self._place[number, state] = min(fits)[1]
+                    (self._order[number, state], _), self._place[number, state] = min(fits)
 
     def place(self, profile: int) -> Any:
         order = self._order[profile][self._state]
         at = int(order.argmin())
-        if order[at] >= 1 << 40:
+        if order[at] >= _NOWHERE:
             return None
         place = int(self._place[profile, self._state[at]])
         self._set(at, self._codes[at] | 1 << place)
@@ -146,72 +147,102 @@ class Koordra:
         self._cluster.release(held)
 
 
-def measure(nodes: int, seeds: tuple[int, ...]) -> dict[str, Any]:
-    kind = devices_of_pools(read_inventory(published()).pools({"metadata": {"name": "n"}})).kind
-    layout = kind.layouts[0]
-    assert layout is not None
-    sizes = [
-        min(place.milli for place in layout.places if place.profile == profile) for profile in layout.profiles
-    ]
-    requests = [
-        Request(0, 0, 0, 0, slices=(Slice((profile,), size),))
-        for profile, size in zip(layout.profiles, sizes, strict=True)
-    ]
-    cards, weights = nodes * kind.gpus, [place.milli for place in layout.places]
-    possible = [
-        sum(weight for at, weight in enumerate(weights) if mask >> at & 1) for mask in layout.states.possible
-    ]
-    free = layout.states.free
+class Mixes:
+    """The requests of each seed, and who places them."""
 
-    def placers(mix: list[int]) -> dict[str, Callable[[], Placer]]:
-        known = Workload(list(zip(requests, mix, strict=True)))
+    def __init__(self, nodes: int) -> None:
+        kind = devices_of_pools(read_inventory(published()).pools({"metadata": {"name": "n"}})).kind
+        layout = kind.layouts[0]
+        assert layout is not None
+        self.nodes, self.layout, self.cards = nodes, layout, nodes * kind.gpus
+        self.sizes = [
+            min(place.milli for place in layout.places if place.profile == profile)
+            for profile in layout.profiles
+        ]
+        self.requests = [
+            Request(0, 0, 0, 0, slices=(Slice((profile,), size),))
+            for profile, size in zip(layout.profiles, self.sizes, strict=True)
+        ]
+
+    def parts(self, seed: int) -> np.ndarray[Any, Any]:
+        return np.random.default_rng(seed).dirichlet(np.ones(len(self.sizes)))
+
+    def known(self, seed: int) -> Workload:
+        mix = [max(1, int(1000 * part)) for part in self.parts(seed)]
+        return Workload(list(zip(self.requests, mix, strict=True)))
+
+    def placer(self, policy: str, seed: int) -> Placer:
+        if policy == "koordra":
+            return Koordra(self.nodes, self.requests, self.known(seed))
+        if policy == "koordra, learning":
+            return Koordra(self.nodes, self.requests, None)
+        return OneByOne(self.layout, self.cards, self._rank(policy, seed))
+
+    def _rank(self, policy: str, seed: int) -> Callable[[int, int], tuple[int, int]]:
+        states, places = self.layout.states, self.layout.places
+        if policy == "values":
+            usable = MigCardValues(expected(self.known(seed), {}).slices).table(self.layout)
+            return lambda state, then: (usable[state] - usable[then], 0)
+        left = [
+            sum(place.milli for at, place in enumerate(places) if mask >> at & 1) for mask in states.possible
+        ]
         return {
-            "first-fit": lambda: OneByOne(layout, cards, card=lambda _: 0, place=lambda _, __: 0),
-            "best-fit": lambda: OneByOne(layout, cards, card=free.__getitem__, place=lambda _, __: 0),
-            "kept places": lambda: OneByOne(
-                layout, cards, card=free.__getitem__, place=lambda _, then: -possible[then]
-            ),
-            "koordra": lambda: Koordra(nodes, requests, known),
-            "koordra, learning": lambda: Koordra(nodes, requests, None),
+            "first-fit": lambda state, then: (0, 0),
+            "best-fit": lambda state, then: (states.free[state], 0),
+            "kept places": lambda state, then: (states.free[state], -left[then]),
+        }[policy]
+
+    def run(self, policy: str, seed: int) -> dict[str, Any]:
+        """One policy with one mix; `orders`: churn with other orders, where that costs little."""
+        parts = self.parts(seed)
+        began = time.process_time()
+        at_100, at_130, decisions = _fill(self.placer(policy, seed), parts, self.sizes, self.cards, seed)
+        spent = time.process_time() - began
+        more = range(1, ORDERS) if policy in PLAIN else ()
+        first, *orders = [
+            _churn(self.placer(policy, seed), parts, self.sizes, self.cards, at)
+            for at in (seed, *(1000 * seed + order for order in more))
+        ]
+        found = {
+            "alloc_pct_100": at_100,
+            "alloc_pct_130": at_130,
+            "churn_alloc_pct": first,
+            "decision_us": 1e6 * spent / decisions,
+        }
+        rounded = {name: round(value, 2) for name, value in found.items()}
+        return {
+            "policy": policy,
+            "seed": seed,
+            **rounded,
+            "orders": [round(each, 3) for each in (first, *orders)],
         }
 
-    rows: dict[str, list[dict[str, float]]] = {}
-    for seed in seeds:
-        generator = np.random.default_rng(seed)
-        parts = generator.dirichlet(np.ones(len(sizes)))
-        for name, make in placers([max(1, int(1000 * part)) for part in parts]).items():
-            began = time.process_time()
-            at_100, at_130, decisions = _fill(make(), parts, sizes, cards, seed)
-            spent = time.process_time() - began
-            rows.setdefault(name, []).append(
-                {
-                    "seed": seed,
-                    "alloc_pct_100": at_100,
-                    "alloc_pct_130": at_130,
-                    "churn_alloc_pct": _churn(make(), parts, sizes, cards, seed),
-                    "decision_us": 1e6 * spent / decisions,
-                }
-            )
+
+def measure(nodes: int, seeds: tuple[int, ...]) -> dict[str, Any]:
+    mixes = Mixes(nodes)
+    return found_of(mixes, seeds, [mixes.run(policy, seed) for policy in POLICIES for seed in seeds])
+
+
+def found_of(mixes: Mixes, seeds: tuple[int, ...], runs: list[dict[str, Any]]) -> dict[str, Any]:
+    columns = ("alloc_pct_100", "alloc_pct_130", "churn_alloc_pct", "decision_us")
     return {
-        "nodes": nodes,
-        "cards": cards,
-        "profiles": list(layout.profiles),
-        "states_of_a_card": len(layout.states),
+        "nodes": mixes.nodes,
+        "cards": mixes.cards,
+        "profiles": list(mixes.layout.profiles),
+        "states_of_a_card": len(mixes.layout.states),
         "seeds": list(seeds),
-        "runs": [
-            {"policy": name, **{k: round(v, 2) for k, v in run.items()}}
-            for name, runs in rows.items()
-            for run in runs
-        ],
+        "runs": runs,
         "summary": [
             {
-                "policy": name,
+                "policy": policy,
                 **{
-                    f"{key}_mean": round(float(np.mean([run[key] for run in runs])), 2)
-                    for key in ("alloc_pct_100", "alloc_pct_130", "churn_alloc_pct", "decision_us")
+                    f"{key}_mean": round(
+                        float(np.mean([run[key] for run in runs if run["policy"] == policy])), 2
+                    )
+                    for key in columns
                 },
             }
-            for name, runs in rows.items()
+            for policy in POLICIES
         ],
     }
 
@@ -275,9 +306,23 @@ def _markdown(found: dict[str, Any]) -> str:
             "# MIG slices on cut cards",
             about,
             table(("policy", "at 100 %", "at 130 %", "while slices come and go", "µs per decision"), rows),
-            "\nThe first three are a plain look-up per card, without nodes, NICs, cores and memory.",
+            "\nThe first four are a plain look-up per card, without nodes, NICs, cores and memory.",
+            "\n## While slices come and go, mix by mix",
+            f"\nKoordra with the mix known. The last two: `values` over best fit in {ORDERS} orders of arrivals.\n",
+            table(
+                ("seed", "best-fit", "koordra", "more", "values over best-fit", "+-"),
+                [_of_mix(found["runs"], seed) for seed in seeds],
+            ),
         ]
     )
+
+
+def _of_mix(runs: list[dict[str, Any]], seed: int) -> tuple[object, ...]:
+    by = {run["policy"]: run for run in runs if run["seed"] == seed}
+    best, own = by["best-fit"]["orders"][0], by["koordra"]["orders"][0]
+    more = np.subtract(by["values"]["orders"], by["best-fit"]["orders"])
+    error = float(more.std(ddof=1)) / len(more) ** 0.5
+    return seed, f"{best:.2f}", f"{own:.2f}", f"{own - best:+.2f}", f"{more.mean():+.2f}", f"{error:.2f}"
 
 
 if __name__ == "__main__":

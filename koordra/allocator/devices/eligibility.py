@@ -127,7 +127,8 @@ def _isolation(wanted: RequestAlternative, offered: PublishedDevice, demand: Dem
     if policy is None:
         return None
     share = bool(demand.amounts) and is_share(demand.amounts, offered.device.capacity)
-    refused = wanted.isolation.refusal(policy, share=share)
+    instance = offered.plain.get(names.ATTR_TYPE) == names.TYPE_MIG
+    refused = wanted.isolation.refusal(policy, share=share, instance=instance)
     return None if refused is None else str(refused)
 
 

@@ -150,6 +150,8 @@ _BESIDE_EACH_OTHER: Final = frozenset({"limiter", "hami-core"})
 """They limit each process by itself; every other backend does something to the card, or may."""
 INSTANCES: Final = "mig"
 """Of cards in MIG mode, which have no shares of another kind."""
+_OF_CARDS: Final = frozenset({"mps", "timeslicing"})
+"""They set the compute mode and the time-slice of a card; its instances have neither."""
 ANY: Final = "any"
 """Of a card that may be whole, in shares, or in instances, as they are asked for."""
 ANY_WORDS: Final = (*(LIMITED.allowed or ()), INSTANCES)
@@ -202,9 +204,18 @@ class AskedIsolation:
             return self.word or NO_ISOLATION
         return self.wanted or node.word or NO_ISOLATION
 
-    def refusal(self, node: IsolationPolicy, *, share: bool) -> IsolationRefused | None:
-        """Why a device of the node does not do, with both words; None where it does."""
+    def refusal(
+        self, node: IsolationPolicy, *, share: bool, instance: bool = False
+    ) -> IsolationRefused | None:
+        """Why a device of the node does not do, with both words; None where it does. `instance`: it is one of
+        MIG, which no other claim has a share of."""
         word = self.on(node, share=share)
+        if instance and word in _OF_CARDS:
+            return IsolationRefused(
+                "isolation",
+                f"isolation: requested {word}, which is done to a whole card, and this is an MIG instance",
+                "leave isolation out, or ask for a share of a card",
+            )
         if word == NO_ISOLATION and not share:
             return None
         for owner, allowed in (("class", self.policy.allowed), ("node", node.allowed)):

@@ -189,7 +189,11 @@ class AskedDevices:
                 if place and own and gets != own:
                     text = f"{own} is not what request {name} gets: its class says {gets}"
                     overruled.append(f"{place.place(field)}: {text}")
-            why = asked.refusal(IsolationPolicy(), share=_may_share(request, config, name))
+            why = asked.refusal(
+                IsolationPolicy(),
+                share=_may_share(request, config, name),
+                instance=request.text("deviceClassName") == names.CLASS_MIG,
+            )
             place = self._place(name, why.field) if why else None
             if why and place:
                 others = f"use one of {', '.join(asked.policy.allowed or ())}, or another class"

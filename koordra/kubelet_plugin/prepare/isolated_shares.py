@@ -73,13 +73,13 @@ def _decided(
     """The isolation that the operator's policy, class and claim make of it; raises PrepareError where they
     refuse it, and where one of the others has a share of the other kind on the card. An instance that is made
     on demand is kept by the hardware."""
-    if inventory.offering.mig_on_demand and device.type == names.TYPE_MIG:
-        return MigIsolation.name
     asked, policy = config.isolation(device.request), _policy_of(device, inventory)
-    share = _may_be_shared(device, inventory)
-    refused = asked.refusal(policy, share=share)
+    share, instance = _may_be_shared(device, inventory), device.type == names.TYPE_MIG
+    refused = asked.refusal(policy, share=share, instance=instance)
     if refused is not None:
         raise PrepareError(f"{record.ref}: BackendUnavailable: {device.device}: {refused}")
+    if inventory.offering.mig_on_demand and instance:
+        return MigIsolation.name
     word = asked.on(policy, share=share)
     neighbours = (
         (other.isolation, holder.ref)

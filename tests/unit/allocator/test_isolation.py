@@ -11,6 +11,8 @@ from koordra.placement import Plan, PlanError, plan
 from tests.unit.allocator.machines import (
     claim,
     config,
+    counters_of,
+    cut_card,
     device_classes,
     gpu,
     node,
@@ -26,6 +28,10 @@ SHARE = request("gpu", capacity={"memory": "20Gi"})
 NONE_ON_LIMITER = (
     "isolation: requested none, the node allows only limiter; "
     "ask for limiter, or have its kubelet plugin started with --allowed-isolation none"
+)
+MPS_ON_AN_INSTANCE = (
+    "isolation: requested mps, which is done to a whole card, and this is an MIG instance; "
+    "leave isolation out, or ask for a share of a card"
 )
 
 
@@ -71,6 +77,20 @@ def test_a_share_that_asks_for_nothing_gets_what_the_node_gives() -> None:
     assert "default/c" in planned(cluster(a=LIMITED), claim("c", SHARE)).allocations
     assert "default/c" in planned(cluster(a=UNLIMITED), claim("c", SHARE)).allocations
     assert told(planned(cluster(a={"isolationNone": False}), claim("c", SHARE)))[0][0] == "BackendUnavailable"
+
+
+def test_an_instance_is_nobodys_client() -> None:
+    """Also where the node allows MPS, for its other cards: it is said before anything is bound."""
+    parts, counters = cut_card(0, [("1g.10gb", 0, 1, 1)], slices=8, compute=7, place=place(0))
+    for part in parts:
+        part["attributes"] |= {"isolationNone": {"bool": False}, "isolationMps": {"bool": True}}
+    places, of_card = slice_of(parts, name="a"), counters_of([counters], name="a")
+    for one in (places, of_card):
+        one["spec"]["pool"] = {"name": "a", "generation": 1, "resourceSliceCount": 2}
+    card = [node("a"), places, of_card]
+    wanted = claim("c", request("gpu", "mig"), configs=[config("GpuConfig", isolation="mps")])
+    assert told(planned(card, wanted)) == [("BackendUnavailable", MPS_ON_AN_INSTANCE)]
+    assert "default/c" in planned(card, claim("c", request("gpu", "mig"))).allocations
 
 
 @pytest.mark.parametrize(

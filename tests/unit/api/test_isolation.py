@@ -74,6 +74,19 @@ def test_a_share_that_is_not_allowed_is_refused_with_both_words(
     assert told in str(asked(of_class, of_claim).refusal(node, share=True))
 
 
+@pytest.mark.parametrize("word", ["mps", "timeslicing"])
+def test_what_is_done_to_a_whole_card_is_nothing_for_an_instance_of_it(word: str) -> None:
+    allowing = IsolationPolicy((word, "mig"))
+    refused = asked(None, {"isolation": word}).refusal(allowing, share=False, instance=True)
+    assert str(refused) == (
+        f"isolation: requested {word}, which is done to a whole card, and this is an MIG instance; "
+        "leave isolation out, or ask for a share of a card"
+    )
+    assert asked(None, {"isolation": word}).refusal(allowing, share=True) is None
+    assert asked(None, None).refusal(allowing, share=False, instance=True) is None
+    assert asked(None, {"isolation": "mig"}).refusal(allowing, share=False, instance=True) is None
+
+
 def test_a_whole_card_needs_no_isolation_and_a_backend_that_it_asks_for_has_to_be_allowed() -> None:
     assert asked().on(LIMITED, share=False) == "none"
     assert asked().refusal(LIMITED, share=False) is None

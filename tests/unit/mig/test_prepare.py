@@ -26,7 +26,7 @@ from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.node_state.disk import Disk
 from koordra.topology.problems import Discovery
 from tests.fakes.mig_card import MigCard
-from tests.fakes.node_claims import ANY_ISOLATION, NODE, claim, result, uid
+from tests.fakes.node_claims import ANY_ISOLATION, NODE, claim, parameters, result, uid
 from tests.fakes.nvml_library import build
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 
@@ -113,6 +113,19 @@ def test_a_claim_gets_the_two_nodes_of_its_instance_and_nothing_else(node: CutNo
     node.plugin().unprepare(ref_of(wanted(node, 1)))
     assert card.instances() == []
     assert node.holders() == set()
+
+
+@pytest.mark.parametrize("word", ["mps", "timeslicing"])
+def test_an_instance_is_not_made_for_a_share_that_is_done_to_whole_cards(
+    node: CutNode, card: MigCard, word: str
+) -> None:
+    (gpu,) = node.inventory.machine.gpus
+    config = [parameters("GpuConfig", isolation=word)]
+    asks = claim(1, result("slice", f"{gpu.name}-mig-1g20gb-6"), config=config)
+    node.claims.put(asks)
+    with pytest.raises(PrepareError, match=f"requested {word}, which is done to a whole card"):
+        node.plugin().prepare(ref_of(asks))
+    assert card.instances() == []
 
 
 def test_two_claims_of_one_card(node: CutNode, card: MigCard) -> None:

@@ -168,6 +168,16 @@ def test_a_class_says_what_may_keep_its_shares(wrap: Callable[[Any], Any]) -> No
     assert not asks(wrap(whole), only).problems
 
 
+def test_an_instance_by_mps_is_refused_before_it_waits() -> None:
+    def problems(word: str) -> Any:
+        says = [parameters("GpuConfig", isolation=word)]
+        return asks(claim([request("slice", "mig.koordra.io")], says), Known()).problems
+
+    (problem,) = problems("mps")
+    assert "requested mps, which is done to a whole card, and this is an MIG instance" in str(problem)
+    assert not problems("mig")
+
+
 def test_a_word_of_the_class_stands_above_the_claims_and_is_told() -> None:
     answer = asks(claim([SHARE], [parameters("GpuConfig", isolation="none")]), gold(isolation="limiter"))
     assert not answer.problems
