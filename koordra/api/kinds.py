@@ -90,6 +90,7 @@ DEVICE_TAINT_RULES: Final = Kind(
 
 DEVICE_HOLDS: Final = Kind("koordra.io", "v1alpha1", "deviceholds", "DeviceHold")
 RESERVATIONS: Final = Kind("koordra.io", "v1alpha1", "reservations", "Reservation")
+TRAINING_JOBS: Final = Kind("koordra.io", "v1alpha1", "trainingjobs", "TrainingJob")
 
 V1: Final = "v1"
 V1BETA1: Final = "v1beta1"

@@ -160,7 +160,7 @@ def is_immediate(obj: Fields) -> bool:
 
 
 def is_kept(claim: Fields) -> bool:
-    """Whether it is marked to keep its devices between pods (controller/elastic)."""
+    """Whether it is marked to keep its devices between pods (controller/resource_class/elastic)."""
     return is_immediate(claim) and names.RETAIN_FINALIZER in objects.finalizers_of(claim)
 
 

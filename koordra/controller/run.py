@@ -32,7 +32,6 @@ from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.autoscale.asking import start_asking
 from koordra.controller.cache.changes import Informers
-from koordra.controller.elastic.reconcile import start_elastic
 from koordra.controller.explain.endpoint import ExplainEndpoint
 from koordra.controller.explain.leader_view import leader_view
 from koordra.controller.explain.question import PREFIX
@@ -53,8 +52,10 @@ from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
 from koordra.controller.reporting.event_recorder import EventRecorder
 from koordra.controller.reporting.metrics import ControllerMetrics
+from koordra.controller.resource_class.elastic.reconcile import start_elastic
 from koordra.controller.resource_class.reconcile import start_classes
 from koordra.controller.settings import Settings
+from koordra.controller.training.reconcile import start_training
 from koordra.controller.webhook.cert_rotation import WebhookSettings, rotate_keys
 from koordra.controller.webhook.handlers import paths
 from koordra.controller.webhook.lookups import Lookups
@@ -244,19 +245,17 @@ def _term(
     """One term: list, then passes until `stop`."""
     client, settings, latency = process.client, process.settings, process.instruments.latency
     start_classes(client, own_namespace=settings.lease_namespace, now=utc_now, may_write=may_write, stop=stop)
-    changed, elastic_changed, peers_changed, needs_changed = (threading.Event() for _ in range(4))
-    compat = settings.legacy.compat if settings.legacy else None
-    quotas = QuotaController(client, compat, report=process.report, may_write=may_write, wake=changed.set)
-    legacy = settings.legacy and LegacyController(quotas, settings.legacy, process.report, may_write)
-    requeue = PodRequeue(
-        client,
-        ours=lambda pod: has_ours(pod, caches.get),
-        clock=time.monotonic,
-        may_write=may_write,
+    report, shim, wakes = process.report, settings.legacy, [threading.Event() for _ in range(5)]
+    changed, elastic_changed, peers_changed, needs_changed, training_changed = wakes
+    quotas = QuotaController(
+        client, shim.compat if shim else None, report=report, may_write=may_write, wake=changed.set
     )
+    legacy = shim and LegacyController(quotas, shim, report, may_write)
+    place, now = settings.lease_namespace, time.monotonic
+    requeue = PodRequeue(client, ours=lambda pod: has_ours(pod, caches.get), clock=now, may_write=may_write)
     caches = Informers(
         client,
-        changed=(changed, elastic_changed, peers_changed, needs_changed),
+        changed=wakes,
         stop=stop,
         listeners={
             PODS: [requeue.on_pod, quotas.on_pod, partial(latency.observe, PODS)],
@@ -266,59 +265,52 @@ def _term(
         },
     )
     latency.begin_term()
-    source = caches.source()
-    peer_source = caches.source() if settings.peer_annotations else None
+    source, observe = caches.source(), caches.cluster
+    peers = (
+        PeerAnnotations(client, caches.source(), may_write=may_write) if settings.peer_annotations else None
+    )
     if not caches.start():
         return
     gc.freeze()  # what was listed stays for long: the collector need not stop everything to look through it
     requeue.start(stop)
     counted = process.instruments.counting(client)
     writer = Writer(counted, may_write=may_write, unanswered=unanswered, now=utc_now)
-    NodeEvictions(
-        writer,
-        namespace=settings.lease_namespace,
-        find=caches.get,
-        clock=time.monotonic,
-        report=process.report,
-    ).start(stop)
+    NodeEvictions(writer, namespace=place, find=caches.get, clock=now, report=report).start(stop)
     quotas.start(caches, stop)
     if legacy:
         legacy.start(caches, stop)
     if settings.elastic_gpu:
-        start_elastic(
-            client,
-            observe=caches.cluster,
-            changed=elastic_changed,
-            now=utc_now,
-            may_write=may_write,
-            report=process.report,
-            stop=stop,
-        )
-    if peer_source is not None:
-        start_peer_annotations(
-            PeerAnnotations(client, peer_source, may_write=may_write),
-            changed=peers_changed,
-            stop=stop,
-        )
+        start_elastic(client, writer, observe, changed=elastic_changed, report=report, stop=stop)
+    start_training(
+        client,
+        settings,
+        observe=observe,
+        writer=writer,
+        quotas=quotas,
+        report=report,
+        changed=training_changed,
+        stop=stop,
+    )
+    if peers is not None:
+        start_peer_annotations(peers, changed=peers_changed, stop=stop)
     start_asking(
         client,
         settings,
-        observe=caches.cluster,
+        observe=observe,
         writer=writer,
         quotas=quotas,
-        report=process.report,
+        report=report,
         metrics=process.instruments.autoscale,
         changed=needs_changed,
         stop=stop,
     )
-    place, now = settings.lease_namespace, time.monotonic
     store = LeftoverStore(client, namespace=place, may_write=may_write, clock=now)
     members = DomainMembers(client, namespace=place, may_write=may_write, clock=now)
     reconciler = Reconciler(
         source,
         writer,
         clock=time.monotonic,
-        report=process.report,
+        report=report,
         starves_after=settings.starves_after,
         preemption=settings.preemption,
         placer=Placer(learned=store.read(), asks_again=True),

@@ -18,8 +18,8 @@ class Settings:
     """`identity` is unique among living processes. Without `leader_elect` this process must be the only
     replica. `starves_after` and `preemption` as in reservations.py and preemption.py. `legacy`: templates of
     rewritten pods are kept (controller/legacy). `elastic_gpu`: Elastic
-    GPU's objects are served; `peer_annotations`: pods of the shim get the annotations that their old stack's
-    readers look for. `node_metrics`: each node has series of its own
+    GPU's objects are served; `training_jobs`: TrainingJobs are. `peer_annotations`: pods of the shim get the
+    annotations that their old stack's readers look for. `node_metrics`: each node has series of its own
     (reconcile/leader_figures). `immediate_annotation` and `immediate_devices` as in
     cache/immediate_claims; `topology_levels` as in cache/fabrics, empty: nobody says. `autoscale`:
     the groups of nodes that may be asked for (controller/autoscale); None: nobody looks."""
@@ -32,6 +32,7 @@ class Settings:
     preemption: bool = False
     legacy: LegacySettings | None = None
     elastic_gpu: bool = False
+    training_jobs: bool = False
     peer_annotations: bool = False
     node_metrics: bool = True
     immediate_annotation: bool = False

@@ -70,7 +70,7 @@ def test_options_of_the_controller_are_its_settings(started: list[Any]) -> None:
         "--starvation-after",
         "7",
     ]
-    arguments += ["--preemption", "--elastic-gpu", "--peer-annotations", "--legacy-pods"]
+    arguments += ["--preemption", "--elastic-gpu", "--training-jobs", "--peer-annotations", "--legacy-pods"]
     arguments += ["--webhook-address", ":9443", "--webhook-certificates", "/tls", "--webhook-host", "h"]
     assert CliRunner().invoke(controller.command, arguments).exception is None
     webhook, settings = started
@@ -78,6 +78,7 @@ def test_options_of_the_controller_are_its_settings(started: list[Any]) -> None:
     assert (settings.identity, settings.leader_elect, settings.lease_namespace) == ("me", False, "ns")
     assert (settings.starves_after, settings.preemption, settings.elastic_gpu) == (7.0, True, True)
     assert settings.peer_annotations
+    assert settings.training_jobs
     assert settings.legacy is not None
 
 

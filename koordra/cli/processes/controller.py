@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 @options.flag(
     "--elastic-gpu", "Serve Elastic GPU's classes and claims (elasticgpu.io; deploy/kustomize/elastic)."
 )
+@options.flag("--training-jobs", "Serve TrainingJobs (deploy/kustomize/training).")
 @options.flag(
     "--legacy-pods",
     "Rewrite pods that ask for devices under other stacks' names (needs the webhook; deploy/kustomize/legacy).",

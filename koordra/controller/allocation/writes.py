@@ -9,7 +9,7 @@
 Killed after 1: a finalizer without an allocation, which kube-controller-manager takes off when the claim is
 deleted. Killed after 2: the claims of the pod are allocated, the next controller lifts the gate. The
 finalizer comes first because with it kube-controller-manager frees the claim after its last pod, with or
-without koordra; a claim that is to be retained carries koordra's own instead (koordra.controller.elastic).
+without koordra; a claim that is to be retained carries koordra's own instead (resource_class/elastic).
 allocationTimestamp is written here because kube-scheduler would add it later, which the API server refuses as
 a change of an immutable field: the pod would stay Pending for ever.
 

@@ -38,15 +38,15 @@ from koordra.controller import claims as claims_of
 from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodEntry
-from koordra.controller.elastic.cards import (
+from koordra.controller.reconcile.reconcile_loop import PERIOD, run_passes
+from koordra.controller.resource_class.elastic.cards import (
     attribute,
     consumed,
     containers_using,
     memory_of_device,
     published_devices,
 )
-from koordra.controller.elastic.claims import place_of
-from koordra.controller.reconcile.reconcile_loop import PERIOD, run_passes
+from koordra.controller.resource_class.elastic.claims import place_of
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.kube.client import KubeClient
 from koordra.logs import get_logger

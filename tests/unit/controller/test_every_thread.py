@@ -35,6 +35,7 @@ LOOPS: Final = frozenset(
     {
         "autoscale",
         "elastic-gpu",
+        "training-jobs",
         "events",
         "kubelet-requeue",
         "lease",
@@ -104,7 +105,9 @@ def threads(api: StreamingApi, failed: list[str]) -> Iterator[dict[str, threadin
         legacy=legacy,
     )
     autoscale = AutoscaleSettings([group()])
-    settings = Settings("one", legacy=legacy, elastic_gpu=True, peer_annotations=True, autoscale=autoscale)
+    settings = Settings(
+        "one", legacy=legacy, elastic_gpu=True, training_jobs=True, peer_annotations=True, autoscale=autoscale
+    )
     main = threading.Thread(
         target=lambda: run(api, settings, stop=stop, metrics=metrics),  # type: ignore[arg-type]
         name="lease",

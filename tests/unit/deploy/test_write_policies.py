@@ -14,10 +14,10 @@ from koordra.api.objects import Object
 from koordra.api.resource_class import RESOURCE_CLASSES
 from koordra.compat.dialect.allocation import Allocated, Device
 from koordra.compat.dialects import DIALECTS
-from koordra.controller.elastic import claims as elastic
 from koordra.controller.gangs.declared.annotations import COMMITTED, HELD
 from koordra.controller.legacy.templates import MADE_BY, WEBHOOK
 from koordra.controller.reconcile.pod_requeue import LOOK_AGAIN
+from koordra.controller.resource_class.elastic import claims as elastic
 from tests.fakes.admission_policy import policies, refusal
 
 ROOT = Path(__file__).resolve().parents[3] / "deploy" / "kustomize" / "policies"

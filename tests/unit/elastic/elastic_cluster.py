@@ -10,8 +10,8 @@ from koordra.api import names, objects
 from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Kind
 from koordra.api.objects import Object
-from koordra.controller.elastic.reconcile import KINDS, ElasticReconciler
 from koordra.controller.reporting.claim_events import ClaimEvent
+from koordra.controller.resource_class.elastic.reconcile import KINDS, ElasticReconciler
 from tests.fakes.cluster import Cluster
 from tests.fakes.joint_cluster import JointCluster, gpu_slice, node
 

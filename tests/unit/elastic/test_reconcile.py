@@ -13,7 +13,7 @@ from koordra.api import names, objects
 from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
 from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller.elastic import claims as elastic_claims
+from koordra.controller.resource_class.elastic import claims as elastic_claims
 from koordra.errors import ApiError, ApiUnreachable, Forbidden
 from tests.fakes.kube_api import Killed, Write
 from tests.unit.elastic.elastic_cluster import ElasticCluster

@@ -17,7 +17,7 @@ from koordra.controller.gangs.declared.workload_kind import KUBEFLOW
 from koordra.controller.gangs.events import SEAT_EXCHANGED, SEAT_UNFIT
 from koordra.controller.gangs.expected import seat_exchange
 from koordra.controller.gangs.expected.job_reader import READ_AGAIN
-from koordra.controller.gangs.seats.job_owner import TRAINING_JOBS
+from koordra.controller.gangs.seats.job_owner import KUBEFLOW_JOBS
 from tests.fakes.joint_cluster import JointCluster, claim
 from tests.fakes.kube_api import Killed, Write
 from tests.unit.gangs.test_seats import Jobs, holds
@@ -193,7 +193,7 @@ def test_the_domain_of_its_role_is_kept() -> None:
         label(cluster, f"n{number}", zone)
     cluster.start_again()
     jobs = Jobs(cluster)
-    jobs.kind = TRAINING_JOBS[0].type_meta
+    jobs.kind = KUBEFLOW_JOBS[0].type_meta
 
     def make(role: str, number: int) -> str:
         terms = {GANG_ROLE_TOPOLOGY: "zone"} if role == "worker" else {}
@@ -260,7 +260,7 @@ def test_where_no_other_of_its_row_lives_the_jobs_object_says_what_the_lost_memb
     """The master of a PyTorchJob; its node is ill before the operator makes it again."""
     cluster = JointCluster(nodes=4, gpus=2)
     jobs = Jobs(cluster)
-    jobs.kind = TRAINING_JOBS[0].type_meta
+    jobs.kind = KUBEFLOW_JOBS[0].type_meta
 
     def make(role: str, count: int) -> str:
         name = jobs.make("train", None, least=2, count=count)
@@ -296,7 +296,7 @@ def test_where_no_other_of_its_row_lives_the_jobs_object_says_what_the_lost_memb
         "metadata": {"name": "train", "namespace": "default", "uid": "uid-train"},
         "spec": {"pytorchReplicaSpecs": roles},
     }
-    cluster.api.create(TRAINING_JOBS[0], body)
+    cluster.api.create(KUBEFLOW_JOBS[0], body)
     cluster.pass_time(READ_AGAIN)
     taint(cluster, jobs.devices(worker)[0].partition("/")[0])  # something happens
     cluster.settle()

@@ -25,13 +25,13 @@ from koordra.controller.gangs.seats.device_holds import SPARED_AFTER
 from koordra.controller.gangs.seats.job_owner import (
     JOBS,
     JOBSETS,
+    KUBEFLOW_JOBS,
     LEADER_WORKER_SETS,
     LOOK_AGAIN,
     MPI_JOBS,
     POD_CLIQUE_SETS,
     RAY_CLUSTERS,
     STATEFUL_SETS,
-    TRAINING_JOBS,
     VOLCANO_JOBS,
 )
 from koordra.controller.reconcile.leader_figures import LeaderFigures
@@ -285,8 +285,8 @@ OVER = [
     (JOBSETS, done("Completed")),
     (RAY_CLUSTERS, {"spec": {"suspend": True}, "status": {"state": "suspended"}}),
     (MPI_JOBS, PAUSED),
-    *((kind, PAUSED) for kind in TRAINING_JOBS),
-    (TRAINING_JOBS[0], done("Succeeded")),
+    *((kind, PAUSED) for kind in KUBEFLOW_JOBS),
+    (KUBEFLOW_JOBS[0], done("Succeeded")),
     (VOLCANO_JOBS, {"status": {"state": {"phase": "Aborted"}}}),
     *((kind, {"spec": {"replicas": 0}}) for kind in (STATEFUL_SETS, LEADER_WORKER_SETS, POD_CLIQUE_SETS)),
 ]

@@ -90,6 +90,10 @@ with."""
 HELD: Final = "gate.koordra.io/gang-held"
 """Annotation on a pod by the controller, which may have let it go without an answer: it has to stay."""
 
+LEAVES: Final = "gate.koordra.io/gang-leaves"
+"""Annotation that the controller writes to a member that is about to be deleted for good: its place is not
+held for another."""
+
 LIVE: Final = "gate.koordra.io/gang-"
 LIVE_HOSTS: Final = LIVE + "hosts"
 """Annotation on a pod by the controller: the hosts of its gang, kept up to date for volumes that show

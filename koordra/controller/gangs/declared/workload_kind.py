@@ -10,6 +10,7 @@
     PyTorchJob, MPIJob,                             replica-type, or job-role; replica-index
     ... of Kubeflow   training.kubeflow.org/
                       job-name
+    TrainingJob       koordra.io/training-job       the job, its role; training-replica
     Volcano Job       volcano.sh/task-index         task-spec; task-index
     Indexed Job       job-completion-index          the Job; completion index
     StatefulSet       pod-index                     the owner; pod-index
@@ -39,6 +40,7 @@ GROVE_SET: Final = "app.kubernetes.io/part-of"
 """Label by which pods of a PodClique name their PodCliqueSet."""
 KUBEFLOW: Final = "training.kubeflow.org/"
 VOLCANO: Final = "volcano.sh/"
+TRAINING: Final = "koordra.io/training-"
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 EXCLUSIVE: Final = {
     LWS + "exclusive-topology": (LWS + "name", LWS + "group-index"),
@@ -134,6 +136,13 @@ KINDS: Final = (
         late="the launcher of an MPIJob with launcherCreationPolicy WaitForWorkersReady is made after the "
         "workers run: koordra.io/gang-min is the number of workers then",
         late_if=(KUBEFLOW + "job-role", "worker"),
+    ),
+    WorkloadKind(
+        "TrainingJob",
+        (TRAINING + "job",),
+        (TRAINING + "replica",),
+        role=(TRAINING + "role",),
+        apart=(TRAINING + "job", TRAINING + "role"),
     ),
     WorkloadKind(
         "Volcano Job",

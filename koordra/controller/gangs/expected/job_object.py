@@ -25,12 +25,12 @@ from koordra.controller.gangs.declared.workload_kind import (
 )
 from koordra.controller.gangs.seats.job_owner import (
     JOBSETS,
+    KUBEFLOW_JOBS,
     LEADER_WORKER_SETS,
     MPI_JOBS,
     POD_CLIQUE_SETS,
     RAY_CLUSTERS,
     STATEFUL_SETS,
-    TRAINING_JOBS,
     VOLCANO_JOBS,
 )
 from koordra.controller.gangs.seats.recorded import controller_of
@@ -43,7 +43,7 @@ _BY_LABEL: Final = {
     "PodCliqueSet": (POD_CLIQUE_SETS, GROVE_SET),
 }
 """By the kind's name (`workload_kind`)."""
-_BY_OWNER: Final = {(kind.api_version, kind.kind): kind for kind in (STATEFUL_SETS, MPI_JOBS, *TRAINING_JOBS)}
+_BY_OWNER: Final = {(kind.api_version, kind.kind): kind for kind in (STATEFUL_SETS, MPI_JOBS, *KUBEFLOW_JOBS)}
 
 
 class JobRef(NamedTuple):

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Final
 
 from koordra.api import objects
-from koordra.api.kinds import Kind
+from koordra.api.kinds import TRAINING_JOBS, Kind
 from koordra.api.objects import Fields, Object
 from koordra.api.tables import BoundedCache
 from koordra.controller.allocation.pass_context import PassContext
@@ -43,7 +43,7 @@ LEADER_WORKER_SETS: Final = Kind("leaderworkerset.x-k8s.io", "v1", "leaderworker
 RAY_CLUSTERS: Final = Kind("ray.io", "v1", "rayclusters", "RayCluster")
 VOLCANO_JOBS: Final = Kind("batch.volcano.sh", "v1alpha1", "jobs", "Job")
 MPI_JOBS: Final = Kind("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
-TRAINING_JOBS: Final = tuple(
+KUBEFLOW_JOBS: Final = tuple(
     Kind("kubeflow.org", "v1", f"{kind.lower()}s", kind)
     for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob")
 )
@@ -59,8 +59,9 @@ _TOPS: Final = {
         RAY_CLUSTERS,
         VOLCANO_JOBS,
         MPI_JOBS,
-        *TRAINING_JOBS,
+        *KUBEFLOW_JOBS,
         POD_CLIQUE_SETS,
+        TRAINING_JOBS,
     )
 }
 """Kinds that say whether they go on, and that whoever made them suspends."""

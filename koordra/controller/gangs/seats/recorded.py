@@ -27,6 +27,7 @@ from koordra.api import objects
 from koordra.api.objects import Fields, Object
 from koordra.compat.quota_charges import charged_as
 from koordra.controller import claims as claims_of
+from koordra.controller.gangs.declared.annotations import LEAVES
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.placement.gang import KeptSeat, PlacedMember
 from koordra.placement.holders.device_hold import DeviceHold, Seat, held_key, held_uid
@@ -97,6 +98,7 @@ def _seat(member: Member) -> Seat | None:
             for result in claims_of.results(claim)
         ),
         charged=charged_as(member.pod),
+        given_up=LEAVES in objects.annotations_of(member.pod),
     )
 
 
@@ -149,7 +151,7 @@ def renewed(recorded: Sequence[Seat], had: Sequence[Seat], now: Now) -> tuple[li
         if (seat := taken.get(at)) is not None:
             same = seat.pod == before.pod
             held = before.before if same else before.until or before.before
-            given_up = same and before.given_up and not now.is_spared(before)
+            given_up = seat.given_up or (same and before.given_up and not now.is_spared(before))
             found.append(replace(seat, given_up=given_up, before=held))
             continue
         after = _without_member(before, now, room)

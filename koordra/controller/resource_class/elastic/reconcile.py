@@ -38,8 +38,10 @@ from koordra.api.resource_class import ClassRefused
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.writes import WriteOutcome, Writer
 from koordra.controller.cache.changes import Tables
-from koordra.controller.elastic import cards
-from koordra.controller.elastic.claims import (
+from koordra.controller.reconcile.reconcile_loop import Caches, ReconcileLoop
+from koordra.controller.reporting.claim_events import ClaimEvent, cut
+from koordra.controller.resource_class.elastic import cards
+from koordra.controller.resource_class.elastic.claims import (
     CARD,
     Act,
     Classes,
@@ -53,8 +55,6 @@ from koordra.controller.elastic.claims import (
     managed,
     without_claim,
 )
-from koordra.controller.reconcile.reconcile_loop import Caches, ReconcileLoop
-from koordra.controller.reporting.claim_events import ClaimEvent, cut
 from koordra.controller.resource_class.expansion import NAME_TAKEN
 from koordra.controller.resource_class.reconcile import (
     apply_device_class,
@@ -323,16 +323,15 @@ GATHER: Final = 0.25
 
 def start_elastic(
     client: KubeClient,
-    *,
+    writer: Writer,
     observe: Callable[[], Tables],
+    *,
     changed: threading.Event,
-    now: Callable[[], str],
-    may_write: Callable[[], bool],
     report: Callable[[ClaimEvent], None],
     stop: threading.Event,
 ) -> threading.Thread:
     """Until `stop`, in its own thread. `observe`: the term's caches; `changed` is set when they change."""
-    reconciler = ElasticReconciler(client, now=now, may_write=may_write, report=report)
+    reconciler = ElasticReconciler(client, now=writer.now, may_write=writer.may_write, report=report)
 
     def reconcile(caches: Caches) -> None:
         reconciler.reconcile(observe(), {kind: caches[kind].objects() for kind in KINDS})

@@ -34,7 +34,7 @@ from koordra.api.objects import Fields, Object
 from koordra.api.pods import containers
 from koordra.api.resource_class import MANAGED_BY
 from koordra.controller import claims as claims_of
-from koordra.controller.elastic.claims import (
+from koordra.controller.resource_class.elastic.claims import (
     CARD,
     CLASS,
     binding_name,
