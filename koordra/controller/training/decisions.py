@@ -4,8 +4,8 @@
     two pods of one replica     the one that moves takes over once it runs; of others the later one goes
     released                    its pods go, and nothing is made before the pause is over
     beyond maxReplicas          goes, the last first
-    not elastic, one lost       all that started with it go, to start together again: ranks of a static
-                                rendezvous, or a hostfile, name the one that is gone
+    not elastic, one lost       all that have started go, and nothing is made before they are gone: ranks of a
+                                static rendezvous, or a hostfile, name the one that is lost
     stuck                       placed for `pendingSeconds`, and not running: released. All, where fewer than
                                 minReplicas run; only those that are stuck, where the others get on without
     missing                     made, after a pause where it failed before
@@ -97,7 +97,7 @@ def decide(
     now: datetime,
     since: Mapping[str, float],
 ) -> Decision:
-    """`since`: for how many seconds a pod, by uid, has been PLACED."""
+    """`since`: for how many seconds a pod, by uid, has been seen to be PLACED, or to have ended."""
     standing = standing_of(job, members, memory)
     living = [one for one in members if one.is_living]
     if standing.state.is_final:
@@ -118,7 +118,7 @@ def decide(
             if any(release.covers(one.slot) for release in released)
         },
     }
-    make, later = _missing(job, members, delete.keys(), memory, now)
+    make, later = _missing(job, _by_this_clock(members, now, since), delete.keys(), memory, now)
     wakes += [*later, *(one.until for one in released)]
     wakes += [one.until for one in living if one.until is not None and one.until > now]
     whole = next((one for one in released if not one.slots), None)
@@ -165,23 +165,19 @@ def _of_ended(members: Sequence[Member]) -> dict[str, Going]:
     }
 
 
+def _lacks(job: TrainingJob, members: Sequence[Member]) -> bool:
+    """Whether a job whose replicas start together is without one."""
+    there = {one.slot for one in members if one.is_living or one.phase is Phase.SUCCEEDED}
+    return not job.framework.is_elastic and not there.issuperset(job.slots)
+
+
 def _torn(job: TrainingJob, members: Sequence[Member]) -> dict[str, Going]:
-    """Of a job whose replicas start together: those that started before one failed, or before one was made
-    that lives now."""
-    if job.framework.is_elastic:
+    if not _lacks(job, members):
         return {}
-    ended = [one.ended for one in members if one.phase in (Phase.FAILED, Phase.DISRUPTED)]
-    made = [one.created for one in members if one.is_living]
-    failed, newest = max(ended, default=None), max(made, default=None)
     return {
         one.uid: Going(one, "another replica was lost: all start together again", frees=False)
         for one in members
-        if (one.has_started or one.phase is Phase.SUCCEEDED)
-        and one.gone_at is None
-        and (
-            (failed is not None and one.created <= failed)
-            or (newest is not None and one.started is not None and one.started < newest)
-        )
+        if (one.has_started or one.phase is Phase.SUCCEEDED) and one.gone_at is None
     }
 
 
@@ -242,6 +238,9 @@ def _missing(
     gone = set(deleted)
     if job.framework is Framework.ELASTIC_PYTORCH and _has_ended_well(members):
         return (), []
+    wakes = [one.gone_at + OVERDUE for one in members if one.gone_at is not None and one.is_leaving(now)]
+    if _lacks(job, members) and (wakes or _torn(job, members)):
+        return (), wakes  # one that came back now would start, and miss the others
     there = {
         one.slot
         for one in members
@@ -250,7 +249,7 @@ def _missing(
     avoided = [one for one in memory.releases if one.at > now - AVOIDED and one.nodes]
     off = sorted({node for one in avoided for node in one.nodes})[:MOST_AVOIDED]
     until = max((one.at + AVOIDED for one in avoided), default=None)
-    made, wakes = list[NewPod](), list[datetime]()
+    made = list[NewPod]()
     for slot in job.slots:
         if slot in there:
             continue
@@ -262,8 +261,15 @@ def _missing(
         moved = last is not None and last.moved
         attempt = _next_attempt(members, slot, moved)
         made.append(NewPod(slot, moved, attempt, keep_off=tuple(off), until=until))
-    wakes += [one.gone_at + OVERDUE for one in members if one.gone_at is not None and one.is_leaving(now)]
     return tuple(made), wakes
+
+
+def _by_this_clock(members: Sequence[Member], now: datetime, since: Mapping[str, float]) -> list[Member]:
+    """The clock of a node may be ahead: nobody ended after he was seen to have."""
+    return [
+        replace(one, ended=min(one.ended, now - timedelta(seconds=since.get(one.uid, 0.0))))
+        for one in members
+    ]
 
 
 def _next_attempt(members: Sequence[Member], slot: int, moved: bool) -> int:

@@ -69,7 +69,7 @@ _LIVING: Final = frozenset({Phase.WAITING, Phase.PLACED, Phase.RUNNING})
 @dataclass(frozen=True, slots=True)
 class Member:
     """`slot`: which replica it is, LAUNCHER_SLOT for the launcher; `moved`: it has the replica's other
-    number. `started`: when its node took it up. `has_claims`: all its claims have devices. `gone_at`: of one
+    number. `has_claims`: all its claims have devices. `gone_at`: of one
     being deleted, when its grace is over. `replaces`: name of the pod whose place it is to take. `leaves`:
     the gang knows that it goes for good. `until`: for how long it may wait for the nodes that it is kept
     to."""
@@ -82,7 +82,6 @@ class Member:
     phase: Phase
     created: datetime
     ended: datetime
-    started: datetime | None = None
     node: str = ""
     has_claims: bool = True
     gone_at: datetime | None = None
@@ -137,7 +136,6 @@ def _member(pod: Object, claims: Mapping[str, Object]) -> Member | None:
         _phase(pod),
         created,
         _ended(pod, created),
-        time_of(str(started)) if (started := objects.status_of(pod).get("startTime")) else None,
         str(objects.spec_of(pod).get("nodeName") or ""),
         _has_claims(pod, claims),
         time_of(str(deleted)) if deleted else None,

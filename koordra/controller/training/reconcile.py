@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -55,7 +55,7 @@ log = get_logger(__name__)
 AGAIN: Final = timedelta(seconds=15)
 """After which what the API server refused is tried once more."""
 MOST_MADE: Final = 64
-"""Pods of one job that one pass makes; the next goes on."""
+"""Pods of one elastic job that one pass makes; the next goes on."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class TrainingReconciler:
         try:
             self._status(obj, job, decision)
             self._delete(job, decision)
-            self._make(job, decision.make)
+            self._make(job, decision.make, cluster[PODS])
             self._refused.pop(uid, None)
         except (Conflict, NotFound) as error:
             log.info("training_job_changed_meanwhile", job=objects.key(obj), error=str(error))
@@ -125,7 +125,9 @@ class TrainingReconciler:
 
     def _waits(self, job: TrainingJob, members: Sequence[Member]) -> dict[str, float]:
         """For how long what waits has been seen to: counted anew after a change of leader."""
-        waiting = {one.uid for one in members if one.has_started and one.phase is Phase.PLACED}
+        waiting = {
+            one.uid for one in members if one.is_ended or (one.has_started and one.phase is Phase.PLACED)
+        }
         clock, known = self.clock(), self._since.get(job.uid, {})
         self._since[job.uid] = {key: known.get(key, clock) for key in waiting}
         return {key: clock - began for key, began in self._since[job.uid].items()}
@@ -175,10 +177,11 @@ class TrainingReconciler:
                 continue  # it is gone, or another one by now
             log.info("training_pod_deleted", job=told, pod=member.name, why=going.why)
 
-    def _make(self, job: TrainingJob, make: Sequence[NewPod]) -> None:
+    def _make(self, job: TrainingJob, make: Sequence[NewPod], there: Mapping[str, Object]) -> None:
+        """Raises Invalid where somebody else has the name."""
         if make and self.may_write():
             self._make_service(job)
-        for new in make[:MOST_MADE]:
+        for new in make[:MOST_MADE] if job.framework.is_elastic else make:
             if not self.may_write():
                 return
             body = pods.pod(job, new)
@@ -187,7 +190,10 @@ class TrainingReconciler:
             except Conflict as error:
                 if error.reason != "AlreadyExists":
                     raise
-                continue  # it was made, and the cache does not show it yet; or it is somebody else's
+                found = there.get(f"{job.namespace}/{objects.name(body)}")
+                if found is not None and owner_uid(found) != job.uid:
+                    raise _taken(found) from error
+                continue  # it was made, and the cache does not show it yet
             log.info("training_pod_made", job=f"{job.namespace}/{job.name}", pod=objects.name(body))
 
     def _make_service(self, job: TrainingJob) -> None:
@@ -197,9 +203,12 @@ class TrainingReconciler:
         except Conflict as error:
             found = self.client.get(SERVICES, job.name, namespace=job.namespace)
             if owner_uid(found) != job.uid:
-                raise Invalid(
-                    f"there is a Service {job.name} that is not this job's; delete it, or give the job another name"
-                ) from error
+                raise _taken(found) from error
+
+
+def _taken(found: Object) -> Invalid:
+    what = f"{found.get('kind')} {objects.name(found)}"
+    return Invalid(f"there is a {what} that is not this job's; delete it, or give the job another name")
 
 
 def conditions(standing: Standing, *, released: str, warning: str, refused: str) -> list[Object]:

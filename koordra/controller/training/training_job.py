@@ -177,7 +177,14 @@ def _read(obj: Object) -> TrainingJob:
 
 
 def read_memory(obj: Object) -> Memory:
-    """Only koordra writes the status; what cannot be read counts as not there."""
+    """Only koordra writes the status; one that cannot be read counts as not there."""
+    try:
+        return _read_memory(obj)
+    except (KeyError, TypeError, ValueError):
+        return Memory()
+
+
+def _read_memory(obj: Object) -> Memory:
     status = objects.status_of(obj)
     state = status.get("state")
     moves = objects.fields(status.get("moves"))

@@ -234,6 +234,36 @@ def test_a_pod_of_somebody_else_with_the_name_of_the_service_is_told() -> None:
     assert cluster.state() is State.RUNNING
 
 
+def test_a_pod_of_somebody_else_with_the_name_of_a_replica_is_told() -> None:
+    cluster = TrainingCluster()
+    cluster.api.create(PODS, {"metadata": {"name": "train-000-0"}, "spec": {}})
+    cluster.job()
+    cluster.settle()
+    cluster.training_pass()
+    assert "there is a Pod train-000-0 that is not this job's" in cluster.condition("Trouble")["message"]
+
+
+@pytest.mark.parametrize("skew", [-3600, 3600])
+def test_clocks_of_nodes_decide_nothing(skew: int) -> None:
+    """A static job whose kubelets are an hour behind, or ahead: its failed replica is made again, and all
+    start together, after the pause."""
+    cluster = TrainingCluster(gpus=2)
+    cluster.joint.now += 4000
+    cluster.job(framework="PyTorch", least=2, most=2)
+    cluster.settle()
+    there = cluster.joint.timestamp
+    cluster.joint.now += skew
+    cluster.phase("train-001-0", "Failed")
+    cluster.joint.now -= skew
+    assert there() == cluster.joint.timestamp()
+    for _ in range(6):
+        cluster.wait(10)
+    assert cluster.pods("Running") == ["train-000-0", "train-001-1"]
+    writes = len(cluster.api.writes)
+    cluster.wait(60)
+    assert len(cluster.api.writes) == writes
+
+
 def test_forged_pods_change_nothing() -> None:
     """Labels of the job without its owner reference, and an owner reference without its labels."""
     cluster = TrainingCluster()
