@@ -16,7 +16,7 @@ from koordra.cli.manifest_files import read_text
 from koordra.cli.options import say
 from koordra.cli.output import render_table
 from koordra.cli.progress import progress
-from koordra.controller.allocation.leftover_store import NAME, learned_of
+from koordra.controller.allocation.learned.leftover_store import NAME, learned_of
 from koordra.errors import InvalidManifest
 from koordra.kubelet_plugin.discovery.reading import discover_with_driver
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource

@@ -27,7 +27,7 @@ from functools import partial
 from typing import Final
 
 from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from koordra.controller.allocation.leftover_store import LeftoverStore
+from koordra.controller.allocation.learned.leftover_store import LeftoverStore
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.autoscale.asking import start_asking
@@ -253,13 +253,18 @@ def _term(
     legacy = shim and LegacyController(quotas, shim, report, may_write)
     place, now = settings.lease_namespace, time.monotonic
     requeue = PodRequeue(client, ours=lambda pod: has_ours(pod, caches.get), clock=now, may_write=may_write)
+    store = LeftoverStore(client, namespace=place, may_write=may_write, clock=now)
     caches = Informers(
         client,
         changed=wakes,
         stop=stop,
         listeners={
             PODS: [requeue.on_pod, quotas.on_pod, partial(latency.observe, PODS)],
-            RESOURCE_CLAIMS: [quotas.on_claim, partial(latency.observe, RESOURCE_CLAIMS)],
+            RESOURCE_CLAIMS: [
+                quotas.on_claim,
+                store.durations.on_claim,
+                partial(latency.observe, RESOURCE_CLAIMS),
+            ],
             DEVICE_CLASSES: [quotas.on_class],
             RESOURCE_SLICES: [quotas.on_slice],
         },
@@ -304,7 +309,6 @@ def _term(
         changed=needs_changed,
         stop=stop,
     )
-    store = LeftoverStore(client, namespace=place, may_write=may_write, clock=now)
     members = DomainMembers(client, namespace=place, may_write=may_write, clock=now)
     reconciler = Reconciler(
         source,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
 
 from koordra.api import kinds, objects
 from koordra.api.objects import Fields
@@ -25,6 +25,15 @@ KINDS: Final = {
 """Where the names of each are found."""
 
 _MOST_REPLICAS: Final = 8
+
+
+class ToldLater(Protocol):
+    """`controller.explain.forecast.later.Later`, which a start of the command does not import."""
+
+    @property
+    def at(self) -> float | None: ...
+
+    def to_dict(self) -> Document: ...
 
 
 def place(word: str) -> tuple[str, str]:
@@ -58,3 +67,21 @@ def _name_of(subject: Subject, obj: Fields) -> str:
         return objects.name(obj)
     gang = gang_of(obj)
     return "" if gang is None else gang.name
+
+
+def with_later(entry: Document, subject: Subject, later: Mapping[str, ToldLater]) -> Document:
+    """The answer with when it will fit: of a claim, of the claims of a pod, of the claims that a gang's
+    members wait for, of which the last one decides. `later`: by key of the claims that wait."""
+    if subject is Subject.CLAIM:
+        found = later.get(f"{entry['namespace']}/{entry['name']}")
+        return {**entry, "later": found.to_dict()} if found is not None else entry
+    if subject is Subject.POD:
+        return {**entry, "claims": [with_later(one, Subject.CLAIM, later) for one in entry["claims"]]}
+    if subject is Subject.GANG:
+        namespace = entry["gang"].partition("/")[0]
+        names = [f"{namespace}/{name}" for member in entry["pods"] for name in member["claims"]]
+        members = [later[name] for name in names if name in later]
+        if members:
+            latest = max(members, key=lambda one: (one.at is None, one.at or 0.0))
+            return {**entry, "later": latest.to_dict()}
+    return entry

@@ -76,6 +76,8 @@ def _near(entry: Fields) -> str:
 def _last_words(entry: Fields) -> Iterator[str]:
     if entry.get("waits"):
         yield from wrapped(f"{'but' if entry['status'] == 'Fits' else 'besides,'} {entry['waits']}", 2)
+    if entry.get("later"):
+        yield from wrapped(entry["later"]["told"], 2)
     for question in entry.get("doubts", ()):
         yield from wrapped(question, 2)
     yield from last_word(entry, 2)

@@ -31,13 +31,22 @@ if TYPE_CHECKING:
 
 class Cluster:
     """Asks the controller, and where it does not answer works the answer out from all objects. `found`: those
-    that were read already; `levels`: of the network, as somebody wrote them."""
+    that were read already; `levels`: of the network, as somebody wrote them. `when`: answers say when what
+    waits will fit, which the controller does not work out."""
 
-    def __init__(self, client: KubeClient, found: Listed | None = None, levels: Levels | None = None) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        found: Listed | None = None,
+        levels: Levels | None = None,
+        *,
+        when: bool = False,
+    ) -> None:
         self._client = client
         self._levels = levels
         self._found = found
-        self._controller = Controller(client) if found is None else None
+        self._when = when
+        self._controller = Controller(client) if found is None and not when else None
 
     def ask(self, question: Question) -> Document:
         """The answer, with what the controller said last in Events. Raises NotFound."""
@@ -57,7 +66,7 @@ class Cluster:
     def _objects(self) -> WholeCluster:
         from koordra.cli.cluster.whole_cluster import WholeCluster
 
-        return WholeCluster(self._client, self._found, self._levels)
+        return WholeCluster(self._client, self._found, self._levels, when=self._when)
 
     def _events_about(self, kind: kinds.Kind, entry: Document) -> str | None:
         chosen = f"involvedObject.uid={entry['uid']}"

@@ -50,6 +50,7 @@ _TEXTS: Final[dict[Subject, Callable[..., str]]] = {
 @options.policy
 @options.features
 @options.topology_levels
+@options.flag("--when", "Say when what waits is expected to fit, by when what runs is expected to end.")
 @options.watch
 @options.output("text", "wide", "json", "yaml")
 def explain(
@@ -62,6 +63,7 @@ def explain(
     policy: str,
     features: str | None,
     topology_levels: str,
+    when: bool,
     watch: bool,
     output: str,
 ) -> None:
@@ -79,7 +81,8 @@ def explain(
     a refusal of kube-scheduler, kept free for claims that come first, or barred by ports, spread, volumes and
     affinity between pods. The newest Event of the controller stands beside it. --topology-levels
     are those of that controller, for what is worked out without it. --autoscale tells besides what new nodes
-    would do for all that waits.
+    would do for all that waits. --when tells a forecast: from declared ends (activeDeadlineSeconds,
+    annotation koordra.io/expected-duration), and from how long claims that asked the same have run.
     """
     levels = _levels(topology_levels) if topology_levels else None
     groups = _groups(autoscale) if autoscale else []
@@ -92,7 +95,7 @@ def explain(
         from koordra.cli.what_if.manifests import Assumed
 
         assumed = Assumed(policy, features, levels=levels, groups=groups)
-        answers, grown = of_files(files, machines, words, scope, assumed)
+        answers, grown = of_files(files, machines, words, scope, assumed, when=when)
         _show(_with(answers, grown, groups), output)
         return
     if policy != names.DEFAULT_POLICY or features or machines:
@@ -107,7 +110,7 @@ def explain(
 
         moments = followed(client, EVERYTHING)
     for moment in moments:
-        cluster = Cluster(client, moment, levels)
+        cluster = Cluster(client, moment, levels, when=when)
         answers = of_cluster(client, words, namespace, scope, cluster)
         found = _with(answers, cluster.scale_up(groups) if groups else None, groups)
         if found != shown:

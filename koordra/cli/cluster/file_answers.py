@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from koordra.allocator.explain.telling import lines
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.cli.cluster.answers import DEFAULT_NAMESPACE, Answers, nobody, place, question_about
+from koordra.cli.cluster.answers import DEFAULT_NAMESPACE, Answers, nobody, place, question_about, with_later
 from koordra.cli.manifest_files import read_objects
 from koordra.cli.options import Scope, say
 from koordra.cli.output import Document
@@ -18,6 +18,7 @@ from koordra.cli.what_if.manifests import Assumed, WhatIf, what_if
 from koordra.controller import claims as claims_of
 from koordra.controller.autoscale.scale_up import ScaleUp
 from koordra.controller.claims import Owner
+from koordra.controller.explain.forecast.later import fits_later
 from koordra.controller.explain.forecast.stand_ins import stands_in
 from koordra.controller.explain.question import Question, Subject, question_of
 from koordra.controller.gangs.phase import GangPhase
@@ -25,7 +26,13 @@ from koordra.errors import NotFound
 
 
 def of_files(
-    files: Sequence[str], machines: Sequence[str], words: Sequence[str], scope: Scope, assumed: Assumed
+    files: Sequence[str],
+    machines: Sequence[str],
+    words: Sequence[str],
+    scope: Scope,
+    assumed: Assumed,
+    *,
+    when: bool = False,
 ) -> tuple[Answers, ScaleUp | None]:
     """What waits, where nothing is named; and what new nodes of the assumed groups would do. Raises
     InvalidManifest, and InvalidInput for an unknown machine."""
@@ -37,6 +44,9 @@ def of_files(
             say(note, err=True)
         questions = [one for word in words for one in _questions(found, word, scope)]
         answers = [(one.subject, _answered(found, one)) for one in questions or _waiting(found, scope)]
+        if when:
+            later = fits_later(found.forecast)
+            answers = [(subject, with_later(entry, subject, later)) for subject, entry in answers]
         return answers, found.scale_up(assumed.groups) if assumed.groups else None
 
 

@@ -68,6 +68,7 @@ def gang_text(found: Fields, *, wide: bool = False) -> str:
     least = f", {found['least']} have to start together" if found["least"] is not None else ""
     lines = wrapped(f"gang {found['gang']}: {found['stage']}, {found['members']} members{least}", 0)
     lines += wrapped(found["text"], 2)
+    lines += wrapped(found["later"]["told"], 2) if found.get("later") else []
     shown = _MOST_REASONS if wide else 2
     if found.get("pods"):
         rows = [

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final
 
 from koordra.api import kinds
 from koordra.api.objects import Object
+from koordra.api.resource_class import CONFIG_MAPS
+from koordra.cli.cluster.answers import with_later
 from koordra.cli.cluster.cluster_objects import Listed, Piece, Source, latest_events, read_ahead
+from koordra.cli.cluster.controller_answers import NAMESPACE
 from koordra.cli.output import Document
 from koordra.cli.progress import progress
+from koordra.controller.allocation.learned.leftover_store import NAME, durations_of
 from koordra.controller.autoscale.node_groups import NodeGroup
 from koordra.controller.autoscale.scale_up import ScaleUp, scale_up
 from koordra.controller.cache.changes import NEEDED, OPTIONAL, in_order
 from koordra.controller.cache.kept_fields import kept_of
 from koordra.controller.explain.forecast.forecast import Forecast, foretold
 from koordra.controller.explain.forecast.intake import Intake, Terms
+from koordra.controller.explain.forecast.later import Later, fits_later
 from koordra.controller.explain.forecast.refusals import refusals
 from koordra.controller.explain.question import Question
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube.client import KubeClient
+from koordra.placement.policy.durations import Durations
 from koordra.process.lifecycle import collect_seldom
 from koordra.topology.network_topology import Levels
 
@@ -34,19 +41,30 @@ EVERYTHING: Final = (
 
 
 class WholeCluster:
-    """`found`: the objects, where they were read already."""
+    """`found`: the objects, where they were read already. `when`: whether answers say when what waits will
+    fit."""
 
-    def __init__(self, client: KubeClient, found: Listed | None, levels: Levels | None) -> None:
+    def __init__(
+        self, client: KubeClient, found: Listed | None, levels: Levels | None, *, when: bool = False
+    ) -> None:
         collect_seldom()
         self._client = client
         self._found = found
         self._levels = levels
+        self._when = when
 
     def answer(self, question: Question) -> tuple[Document, dict[str, str]]:
         """The answer, and what the controller said last in Events, by uid. Raises NotFound."""
         forecast, (_, words) = self._forecast, self._taken
         with progress(f"working out why: {question}", line=False):
-            return dict(forecast.answer(question)[question.subject]), words
+            entry = dict(forecast.answer(question)[question.subject])
+            return (with_later(entry, question.subject, self._later) if self._when else entry), words
+
+    @cached_property
+    def _later(self) -> Mapping[str, Later]:
+        forecast = self._forecast
+        with progress("working out when what waits will fit", line=False):
+            return fits_later(forecast)
 
     def scale_up(self, groups: Sequence[NodeGroup]) -> ScaleUp:
         """What new nodes would do."""
@@ -71,7 +89,8 @@ class WholeCluster:
             if piece.every is not None:
                 events = piece.every
                 break
-        taken = Intake(Terms(now, refusals(events, now), levels=self._levels, read=self._read))
+        terms = Terms(now, refusals(events, now), levels=self._levels, read=self._read)
+        taken = Intake(replace(terms, durations=self._durations()) if self._when else terms)
         before = list[Object]()
         for kind, some, every in pieces:
             taken.take(kind, some)
@@ -81,6 +100,11 @@ class WholeCluster:
                 before.clear()
         gc.freeze()  # what was taken in stays until the end
         return taken, latest_events(events)
+
+    def _durations(self) -> Durations:
+        """What the controller has learned of how long claims run; nothing where it may not be read."""
+        table = self._read(CONFIG_MAPS, NAME, NAMESPACE) or {}
+        return durations_of(table.get("data") or {})
 
     def _pieces(self) -> Iterator[Piece]:
         if self._found is None:

@@ -16,7 +16,7 @@ from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.convert import settings_from
 from koordra.cli.manifest_files import notes_on
 from koordra.cli.what_if.workload_pods import workload_pods
-from koordra.controller.allocation.leftover_store import NAME, learned_of
+from koordra.controller.allocation.learned.leftover_store import NAME, durations_of, learned_of
 from koordra.controller.autoscale.node_groups import NodeGroup
 from koordra.controller.autoscale.scale_up import ScaleUp, scale_up
 from koordra.controller.cache.changes import Tables
@@ -28,7 +28,6 @@ from koordra.controller.explain.forecast.stand_ins import with_stand_ins
 from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.reporting.claim_events import CLAIM_MISSING
 from koordra.placement import Plan
-from koordra.placement.policy.learned_order import Learned
 from koordra.topology.network_topology import Levels
 
 Lacking = Mapping[str, tuple[Reason, ...]]
@@ -95,6 +94,7 @@ def what_if(manifests: Sequence[Fields], assumed: Assumed, now: datetime) -> Wha
         taints=[taint for group in assumed.groups for taint in group.taints],
     )
     events = refusals([dict(one) for one in given if one.get("kind") == "Event"], now)
+    kept = _kept(manifests)
     terms = Terms(
         now,
         events,
@@ -102,7 +102,8 @@ def what_if(manifests: Sequence[Fields], assumed: Assumed, now: datetime) -> Wha
         policy=assumed.policy,
         features=assumed.features,
         levels=assumed.levels,
-        learned=_learned(manifests),
+        learned=learned_of(kept),
+        durations=durations_of(kept),
         read=partial(_read, given),
     )
     said = [f"koordra: {note}" for note in (*notes_on(manifests), *map(str, stored.refused))]
@@ -113,13 +114,10 @@ def what_if(manifests: Sequence[Fields], assumed: Assumed, now: datetime) -> Wha
     return WhatIf(given, found, cluster, terms, refused, dict(_missing(stored)), told)
 
 
-def _learned(manifests: Iterable[Fields]) -> Learned | None:
-    """What the cluster's controller has learned, where its table is among the objects. Raises
-    InvalidManifest."""
-    for one in manifests:
-        if one.get("kind") == CONFIG_MAPS.kind and objects.name(one) == NAME:
-            return learned_of(dict(one.get("data") or {}))
-    return None
+def _kept(manifests: Iterable[Fields]) -> Object:
+    """What the cluster's controller has learned, where its table is among the objects."""
+    found = (one for one in manifests if one.get("kind") == CONFIG_MAPS.kind and objects.name(one) == NAME)
+    return next((dict(one.get("data") or {}) for one in found), {})
 
 
 def _read(manifests: Iterable[Fields], kind: Kind, name: str, namespace: str) -> Object | None:

@@ -1,7 +1,7 @@
 """One allocation: what it is decided from, step by step of a pass, and how it is written.
 
 placer                the best node for a group, by the engine of koordra.placement
-leftover_store        where what was learned of the workload outlives the controller
+learned/              what was learned of the workload and of how long claims run, and where it is kept
 writes                finalizer, then allocation, then the pod's gate; every write is conditional
 pass_context          the state that all steps share, and the outcome of writes
 scheduler_feedback    did kube-scheduler refuse an allocation? the rules, and the allocations that wait for

@@ -15,7 +15,13 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.debug import leftover_table
-from koordra.controller.allocation.leftover_store import NAME, PERIOD, LeftoverStore, data_of, learned_of
+from koordra.controller.allocation.learned.leftover_store import (
+    NAME,
+    PERIOD,
+    LeftoverStore,
+    data_of,
+    learned_of,
+)
 from koordra.controller.allocation.placer import Placer
 from koordra.errors import InvalidManifest, NotFound
 from koordra.placement.free_amounts.state import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from koordra.controller.allocation.leftover_store import data_of, learned_of
+from koordra.controller.allocation.learned.leftover_store import data_of, learned_of
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group

@@ -9,7 +9,7 @@ import pytest
 
 from koordra.api.kinds import PODS
 from koordra.controller.allocation import leftover_store
-from koordra.controller.allocation.leftover_store import data_of, learned_of
+from koordra.controller.allocation.learned.leftover_store import data_of, learned_of
 from koordra.errors import InvalidManifest
 from koordra.placement.free_amounts.state import Request
 from koordra.placement.policy.learned_order import Learned

@@ -14,6 +14,7 @@ import pytest
 from koordra.allocator.features import Features
 from koordra.api.kinds import LEASES
 from koordra.controller import run as run_module
+from koordra.controller.allocation.learned.claim_durations import ClaimDurations
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reconcile.leadership import LeaseTimes
@@ -69,6 +70,7 @@ class Term:
 class NoTable:
     def __init__(self, *_: object, **__: object) -> None:
         """Nothing is learned."""
+        self.durations = ClaimDurations(now=time.time)
 
     def read(self) -> None:
         return None

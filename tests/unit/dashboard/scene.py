@@ -45,7 +45,7 @@ def listed(manifests: Iterable[Object]) -> Listed:
 
 
 def snapshot(manifests: Iterable[Object], now: datetime = NOW) -> Snapshot:
-    return Snapshot.of(listed(manifests), now, levels=None, read=lambda _kind, _name, _namespace: None)
+    return Snapshot.of(listed(manifests), now, levels=None)
 
 
 class Site:

@@ -11,9 +11,11 @@ import pytest
 import yaml
 
 from koordra.api.kinds import EVENTS, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.cluster.dashboard.live import Live, Watches
 from koordra.cli.cluster.dashboard.pages.address import address_of
 from koordra.controller.cache.changes import NEEDED, OPTIONAL
+from koordra.controller.gangs.seats.job_owner import JOBS
 from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
 from tests.cluster.waiting import eventually
@@ -33,7 +35,9 @@ def test_the_account_may_read_what_pages_are_made_of_and_nothing_else() -> None:
         for verb in rule["verbs"]
     }
     wanted = {
-        (kind.group, kind.plural, verb) for kind in (*NEEDED, *OPTIONAL, EVENTS) for verb in ("list", "watch")
+        (kind.group, kind.plural, verb)
+        for kind in (*NEEDED, *OPTIONAL, EVENTS, JOBS, CONFIG_MAPS)
+        for verb in ("list", "watch")
     }
     assert granted == wanted
 

@@ -8,7 +8,7 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.cli.what_if.manifests import Assumed, WhatIf, what_if
-from koordra.controller.allocation.leftover_store import NAME, data_of
+from koordra.controller.allocation.learned.leftover_store import NAME, data_of
 from koordra.errors import InvalidManifest, PlanError
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload_table import LearnedTable

@@ -73,7 +73,7 @@ def dashboard(
     client = connect(access)
     watches = Watches(client)
     watches.start(stop)
-    live = Live(watches.objects, levels=levels, read=watches.read)
+    live = Live(watches.objects, levels=levels)
     server = DashboardServer(
         (host, port),
         live,

@@ -23,17 +23,20 @@ from typing import Any, Final, Generic, TypeVar
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
+from koordra.api.resource_class import CONFIG_MAPS
 from koordra.api.tables import SizedCache
+from koordra.cli.cluster.controller_answers import NAMESPACE
 from koordra.cli.cluster.dashboard.cells import Cells, Listed
 from koordra.cli.cluster.dashboard.fleet import Fleet
 from koordra.cli.cluster.dashboard.pages.address import Address, OfFleet
 from koordra.cli.cluster.dashboard.snapshot import Snapshot
+from koordra.controller.allocation.learned.leftover_store import NAME
 from koordra.controller.cache.changes import NEEDED, OPTIONAL
 from koordra.controller.cache.kept_fields import kept_of
-from koordra.controller.gangs.expected.job_reader import Read
+from koordra.controller.gangs.seats.job_owner import JOBS
 from koordra.controller.reporting.claim_events import ALLOCATION_REFUSED
 from koordra.effort import counted
-from koordra.errors import ApiError, ApiUnreachable
+from koordra.errors import ApiError
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache
 from koordra.topology.network_topology import Levels
@@ -88,7 +91,6 @@ class Live:
         objects: Callable[[], Moment | None],
         *,
         levels: Levels | None = None,
-        read: Read = lambda _kind, _name, _namespace: None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -96,9 +98,7 @@ class Live:
         """`objects`: None as long as not all of them are there."""
         cells = Cells(levels)
         self._fleet = _Kept[Fleet](lambda listed: Fleet(now(), cells.nodes(listed)), clock)
-        self._snapshot = _Kept[Snapshot](
-            lambda listed: Snapshot.of(listed, now(), levels=levels, read=read), clock
-        )
+        self._snapshot = _Kept[Snapshot](lambda listed: Snapshot.of(listed, now(), levels=levels), clock)
         self._objects, self._clock, self._pause = objects, clock, pause
         self._lock, self._count = threading.Lock(), threading.Lock()
         self._waiting, self._next = 0, 0.0
@@ -140,21 +140,30 @@ class Live:
 
 
 class Watches:
-    """One of each kind that a controller decides from, and of the Events in which it said that kube-scheduler
-    refused a node."""
+    """One of each kind that a controller decides from; of the Events in which it said that kube-scheduler
+    refused a node; of Jobs, which say when they end; and of what it has learned."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self._numbers, self._changes = count(1), 0
 
-        def watch(kind: Kind, fields: str = "") -> WatchCache:
+        def watch(kind: Kind, fields: str = "", namespace: str | None = None) -> WatchCache:
             return WatchCache(
-                client, kind, field_selector=fields, on_change=self._on_change, trim=kept_of(kind)
+                client,
+                kind,
+                namespace=namespace,
+                field_selector=fields,
+                on_change=self._on_change,
+                trim=kept_of(kind),
             )
 
         self._needed = [watch(kind) for kind in NEEDED]
         self._optional = [watch(kind) for kind in OPTIONAL]
-        self._optional.append(watch(kinds.EVENTS, f"reason={ALLOCATION_REFUSED}"))
+        self._optional += [
+            watch(kinds.EVENTS, f"reason={ALLOCATION_REFUSED}"),
+            watch(JOBS),
+            watch(CONFIG_MAPS, f"metadata.name={NAME}", NAMESPACE),
+        ]
 
     def _on_change(self, _event: str, _object: Object) -> None:
         self._changes = next(self._numbers)  # of each change another one, from whichever thread
@@ -176,12 +185,3 @@ class Watches:
             return None
         changes = self._changes
         return changes, {cache.kind: cache.objects() for cache in (*self._needed, *self._optional)}
-
-    def read(self, kind: Kind, name: str, namespace: str) -> Object | None:
-        """A job's object; None where it may not be read."""
-        try:
-            return self._client.get(kind, name, namespace=namespace)
-        except ApiUnreachable:
-            raise
-        except ApiError:
-            return None

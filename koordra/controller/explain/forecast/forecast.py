@@ -82,24 +82,10 @@ class Forecast:
                 kept.waits(key, now=-seconds)
 
     def _run(self) -> None:
-        self._waiting: dict[str, Group] = {}
-        self._come_to_rest()
+        self._waiting = come_to_rest(self._taken)
         if self._taken.stand_ins:  # who is not there takes nothing from those who are, however long they wait
             self._taken.take(PODS, self._taken.stand_ins)
-            self._come_to_rest()
-
-    def _come_to_rest(self) -> None:
-        queue, horizon = self._reconciler.allocation.queue, self._taken.clock + HORIZON
-        for number in range(MOST_PASSES):
-            step()
-            version = self._copy.version
-            pause = self._reconciler.reconcile()
-            if number == 0:
-                self._waiting = {**queue.groups, **self._waiting}
-            if self._copy.version == version:
-                if pause is None or self._taken.clock + pause > horizon:
-                    break
-                self._taken.clock += pause
+            self._waiting = {**come_to_rest(self._taken), **self._waiting}
 
     @cached_property
     def planned(self) -> Mapping[str, Planned]:
@@ -125,6 +111,15 @@ class Forecast:
         """Of the same cluster, with these objects besides. Nothing more can be asked of this one."""
         self._taken.begin_again(besides)
         return foretold(self._taken)
+
+    @property
+    def given(self) -> Tables:
+        """The objects as they were given."""
+        return self._taken.copy.given()
+
+    @property
+    def terms(self) -> Terms:
+        return self._terms
 
     @property
     def told(self) -> Mapping[str, Sequence[Reason]]:
@@ -229,8 +224,25 @@ def _waits(claim: Object, classes: Mapping[str, Object]) -> bool:
     return claims_of.owner(claim, classes) is not Owner.FOREIGN
 
 
+def come_to_rest(taken: Intake) -> dict[str, Group]:
+    """Passes until nothing is left to do. Returns what the first of them found waiting."""
+    reconciler, horizon = taken.reconciler, taken.clock + HORIZON
+    waiting: dict[str, Group] = {}
+    for number in range(MOST_PASSES):
+        step()
+        version = taken.copy.version
+        pause = reconciler.reconcile()
+        if number == 0:
+            waiting = dict(reconciler.allocation.queue.groups)
+        if taken.copy.version == version:
+            if pause is None or taken.clock + pause > horizon:
+                break
+            taken.clock += pause
+    return waiting
+
+
 def forecast(cluster: Tables, terms: Terms) -> Forecast:
-    return foretold(_taken(cluster, terms))
+    return foretold(taken_in(cluster, terms))
 
 
 def foretold(taken: Intake) -> Forecast:
@@ -245,7 +257,8 @@ def foretold(taken: Intake) -> Forecast:
     return found
 
 
-def _taken(cluster: Tables, terms: Terms) -> Intake:
+def taken_in(cluster: Tables, terms: Terms) -> Intake:
+    """Before the first pass."""
     taken = Intake(terms)
     for kind in KINDS:
         there = [*cluster.get(kind, {}).values()]

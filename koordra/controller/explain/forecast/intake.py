@@ -29,6 +29,7 @@ from koordra.controller.gangs.membership import GangIndex
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.placement.candidates.cost_bound import most_free
 from koordra.placement.decide import Excluded
+from koordra.placement.policy.durations import Durations
 from koordra.placement.policy.learned_order import InUse, Learned
 from koordra.topology.network_topology import Levels
 
@@ -41,7 +42,8 @@ def _nobody(_kind: Kind, _name: str, _namespace: str) -> None:
 class Terms:
     """What a forecast goes by: `now`; what kube-scheduler `refused` lately; `read` finds objects of jobs that
     gangs belong to; the rest as the Reconciler and the Placer have it. Without what the controller has
-    `learned` it begins with what is in use, as a controller does that starts without a table."""
+    `learned` it begins with what is in use, as a controller does that starts without a table. `durations`:
+    how long claims have had their devices."""
 
     now: datetime
     refused: Refusals = field(default_factory=dict)
@@ -51,6 +53,7 @@ class Terms:
     features: str | None = None
     levels: Levels | None = None
     learned: Learned | None = None
+    durations: Durations = field(default_factory=Durations)
     read: Read = _nobody
 
 

@@ -47,7 +47,7 @@ def gang_page(snapshot: Snapshot, namespace: str, name: str) -> bytes:
     """Raises NotFound."""
     found = [one for one in snapshot.jobs if (one.namespace, one.name) == (namespace, name)]
     try:
-        entry = snapshot.forecast.answer(Question(Subject.GANG, namespace, name))[Subject.GANG]
+        entry = snapshot.answer(Question(Subject.GANG, namespace, name))
     except NotFound:
         if not found:
             raise

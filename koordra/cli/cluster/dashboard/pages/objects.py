@@ -16,7 +16,7 @@ ROOT: Final = "../../"
 
 def claim_page(snapshot: Snapshot, namespace: str, name: str) -> bytes:
     """Raises NotFound."""
-    found = snapshot.forecast.answer(Question(Subject.CLAIM, namespace, name))[Subject.CLAIM]
+    found = snapshot.answer(Question(Subject.CLAIM, namespace, name))
     return page(
         f"Claim {namespace}/{name}",
         _places((("node", _node(found["node"])), ("pods", _pods(namespace, found)))),
@@ -29,7 +29,7 @@ def claim_page(snapshot: Snapshot, namespace: str, name: str) -> bytes:
 
 def pod_page(snapshot: Snapshot, namespace: str, name: str) -> bytes:
     """Raises NotFound."""
-    found = snapshot.forecast.answer(Question(Subject.POD, namespace, name))[Subject.POD]
+    found = snapshot.answer(Question(Subject.POD, namespace, name))
     claims = joined(
         (link(ROOT, one["name"], "claim", one["namespace"], one["name"]) for one in found["claims"]), ", "
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Final
 
 from koordra.cli.cluster.claims import age
 from koordra.cli.cluster.dashboard.markup import Html, joined, lines, link, page, tag, text
 from koordra.cli.cluster.dashboard.snapshot import Snapshot
 from koordra.cli.cluster.dashboard.waiting import IN_GANGS, NEXT, NOT_PLANNED, Trouble, Workload
+from koordra.controller.explain.forecast.later import Later
 
 MOST_TROUBLES: Final = 200
 MOST_WORKLOADS: Final = 50
@@ -29,7 +29,7 @@ def waiting_page(snapshot: Snapshot) -> bytes:
         tag("p", f"{claims:,} {'claim waits' if claims == 1 else 'claims wait'} for devices.", class_="faint")
         if troubles
         else tag("p", "No claim waits for devices.", class_="empty"),
-        *(_trouble(one, snapshot.at) for one in troubles[:MOST_TROUBLES]),
+        *(_trouble(one, snapshot) for one in troubles[:MOST_TROUBLES]),
         tag("p", f"{more:,} more reasons are not shown", class_="faint") if more > 0 else "",
         root="",
         at="Waiting",
@@ -38,20 +38,21 @@ def waiting_page(snapshot: Snapshot) -> bytes:
     )
 
 
-def _trouble(found: Trouble, now: datetime) -> Html:
+def _trouble(found: Trouble, snapshot: Snapshot) -> Html:
     number = f"{found.claims:,} {'claim' if found.claims == 1 else 'claims'}"
     more = len(found.workloads) - MOST_WORKLOADS
     return tag(
         "section",
         tag("h2", _WORDS.get(found.reason, found.reason), " ", tag("small", number)),
         tag("div", lines(found.told), class_="why") if found.told else "",
-        tag("ul", *(tag("li", _workload(one, now)) for one in found.workloads[:MOST_WORKLOADS])),
+        tag("ul", *(tag("li", _workload(one, snapshot)) for one in found.workloads[:MOST_WORKLOADS])),
         tag("p", f"and {more:,} more workloads", class_="faint") if more > 0 else "",
         class_="card",
     )
 
 
-def _workload(found: Workload, now: datetime) -> Html:
+def _workload(found: Workload, snapshot: Snapshot) -> Html:
+    now, later = snapshot.at, _first(found, snapshot)
     first = link("", found.claims[0], "claim", *found.claims[0].split("/", 1))
     others = f" and {len(found.claims) - 1:,} more" if len(found.claims) > 1 else ""
     pods = joined(
@@ -65,8 +66,17 @@ def _workload(found: Workload, now: datetime) -> Html:
             first,
             others,
             joined((" (pod ", pods, f" and {left:,} more" if left > 0 else "", ")")) if pods else "",
+            tag("div", f"{'the first: ' if len(found.claims) > 1 else ''}{later}", class_="when")
+            if later
+            else "",
         )
     )
+
+
+def _first(found: Workload, snapshot: Snapshot) -> Later | None:
+    """Of its claims the one that fits first; of a gang, which is placed as a whole, any."""
+    known = [snapshot.later[key] for key in found.claims if key in snapshot.later]
+    return min(known, key=lambda one: (one.at is None, one.at or 0.0), default=None)
 
 
 def _who(found: Workload) -> Html:
