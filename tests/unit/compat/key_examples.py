@@ -121,6 +121,7 @@ MOST_OF_A_QUOTA: Final = {"cpu": "10", N + "gpu": 8}
 FIELDS: Final[Mapping[str, Any]] = {
     "schedulerName": "volcano",
     "minResources": MOST_OF_A_QUOTA,
+    "resourceGroups": [{"coveredResources": ["cpu", N + "gpu"], "flavors": []}],
 }
 OBJECTS: Final[Mapping[str, Dict]] = {
     "Reservation.scheduling.koordinator.sh": {

@@ -101,6 +101,23 @@ def test_a_field_is_treated_as_the_table_says(key: Key) -> None:
 
 
 @pytest.mark.parametrize(
+    ("groups", "told"),
+    [
+        ([{"coveredResources": ["cpu", "memory", "pods"]}], []),
+        ([{"coveredResources": ["cpu"]}, {"coveredResources": ["nvidia.com/gpu"]}], ["[1]"]),
+        ([{}, "odd", {"coveredResources": "nvidia.com/gpu"}], []),
+        ("odd", []),
+    ],
+)
+def test_queues_that_count_no_devices_are_left_alone(groups: Any, told: list[str]) -> None:
+    queue = object_of("ClusterQueue.kueue.x-k8s.io", resourceGroups=groups)
+    found = converted(queue)
+    fields = [f"spec.resourceGroups{at}.coveredResources[nvidia.com/gpu]" for at in told]
+    assert [note.field for note in found.notes] == fields
+    assert found.objects == (queue,)
+
+
+@pytest.mark.parametrize(
     "key", [key for key in keys(Place.SETTING) if not key.name.startswith(("-", "unit"))], ids=called
 )
 def test_a_setting_is_treated_as_the_table_says(key: Key) -> None:

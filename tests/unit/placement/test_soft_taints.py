@@ -14,8 +14,11 @@ from koordra.allocator.score import POLICIES
 from koordra.api import names
 from koordra.api.claims import ResourceClaim
 from koordra.placement.decide import Engine
+from koordra.placement.free_amounts.state import Request
 from koordra.placement.manifests import Manifests
 from koordra.placement.plan import engine_for
+from koordra.placement.policy.learned_order import Learned
+from koordra.placement.policy.workload import Workload, expected
 from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.placement.why_here import why_here
 from tests.unit.allocator.machines import allocated, claim, device_classes, joint, machine, pod, request
@@ -46,6 +49,10 @@ def group_of(asked: Dict, *pods: Dict) -> ClaimGroup:
 
 
 ASKED = claim("c", request("gpu"))
+WORKLOAD = (
+    [Request(1000, 0, 1, 1000)] * 30 + [Request(1000, 0, 1, 500)] * 20 + [Request(4000, 0, 4, 1000)] * 10
+)
+"""Cores in thousandths, memory, GPUs, thousandths of each."""
 TOLERANT = pod("p", "c", tolerations=[{"key": CANDIDATE["key"], "operator": "Exists"}])
 
 
@@ -64,7 +71,13 @@ def test_who_tolerates_it_is_free_to_go_there() -> None:
 
 
 def test_hard_taints_are_no_soft_ones() -> None:
-    (found, _) = node("a", CANDIDATE, {"key": "k", "effect": "NoSchedule"}, DRAINED_LATER)
+    (found, _) = node(
+        "a",
+        CANDIDATE,
+        {"key": "k", "effect": "NoSchedule"},
+        {"key": "k", "effect": "NoExecute"},
+        DRAINED_LATER,
+    )
     assert (soft_taints(found, []), soft_taints(found, [TOLERANT]), soft_taints({}, [])) == (2, 1, 0)
 
 
@@ -80,12 +93,13 @@ def test_it_is_told_why_the_node_was_taken() -> None:
     assert not found.other_is_better
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(60))
 def test_the_best_node_is_the_least_of_what_each_says_alone(seed: int) -> None:
     """Through one engine, whose lists of candidates outlive the taints."""
     chance = random.Random(seed)
     policy = chance.choice((names.DEFAULT_POLICY, "Spread", "Binpack"))
-    engine = engine_for(policy=policy)
+    learned = Learned(expected(Workload.of(WORKLOAD), {})) if chance.random() < 0.5 else None
+    engine = engine_for(policy=policy, learned=learned)
     nodes = {f"n{at}": (chance.randint(1, 4), chance.choice((0, 2))) for at in range(chance.randint(2, 6))}
     for _ in range(6):
         taints = {
@@ -101,9 +115,9 @@ def test_the_best_node_is_the_least_of_what_each_says_alone(seed: int) -> None:
         group = group_of(asked, chance.choice((pod("p", "c"), TOLERANT)))
         known = [one for each in there.values() for one in each]
         found = decided(engine, [*device_classes(), *known], group)
-        best = [
-            (alone.cost.claim, soft_taints(own[0], group.pods), alone.cost.cluster[-1], name)
-            for name, own in there.items()
-            if (alone := decided(engine_for(policy=policy), [*device_classes(), *own], group))
-        ]
-        assert (found and found.node) == (min(best)[3] if best else None)
+        best = []
+        for name, own in there.items():
+            alone = engine_for(policy=policy, learned=learned)
+            if one := decided(alone, [*device_classes(), *own], group):
+                best.append((alone.value(alone.resolve(group), name, one.cost), name))
+        assert (found and found.node) == (min(best)[1] if best else None)

@@ -188,6 +188,51 @@ def test_at_its_start_it_takes_what_is_free_and_waits_for_the_rest(cluster: Clus
     assert cluster.node_of("late") is None
 
 
+def comes_until(cluster: Cluster, name: str, seconds: int | None, claim: str) -> None:
+    """A pod that runs for so long on a card, alone or with others who come."""
+    if claim not in {objects.name(one) for one in cluster.api.all(RESOURCE_CLAIMS)}:
+        cluster.claim(claim)
+    cluster.pod(name, claim, gates=[names.JOINT_GATE])
+    cluster.settle()
+    cluster.scheduler_binds(name, claim)
+    if seconds is not None:
+        cluster.api.edit(PODS, name, lambda pod: pod["spec"].update(activeDeadlineSeconds=seconds))
+        cluster.api.edit(PODS, name, lambda pod: pod["status"].update(startTime=START))
+
+
+def warned(cluster: Cluster) -> list[str]:
+    return sorted(objects.name(one.about[0]) for one in cluster.told if one.reason == RUNS_INTO)
+
+
+def test_beside_a_pod_that_ends_in_time_only_the_other_one_is_warned() -> None:
+    cluster = Cluster(nodes=1, gpus=2)
+    comes_until(cluster, "ends", 600, "c")
+    comes_until(cluster, "stays", None, "d")
+    cluster.reserve(count=2, start="2026-11-21T00:46:40Z")
+    assert cluster.ready()[1].endswith("0 of 1 seats would be free then")
+    assert warned(cluster) == ["stays"]
+
+
+def test_a_card_that_two_pods_share_is_free_when_both_have_ended() -> None:
+    cluster = Cluster(nodes=1, gpus=1)
+    comes_until(cluster, "ends", 600, "shared")
+    comes_until(cluster, "stays", None, "shared")
+    cluster.reserve(start="2026-11-21T00:46:40Z")
+    assert cluster.ready()[1].endswith("0 of 1 seats would be free then")
+    assert warned(cluster) == ["stays"]
+
+
+def test_of_two_nodes_those_on_the_emptier_one_are_warned() -> None:
+    cluster = Cluster(nodes=2, gpus=3)
+    for name, node in (("a", "n0"), ("b", "n0"), ("c", "n1")):
+        cluster.claim(name)
+        cluster.pod(name, name, gates=[names.JOINT_GATE], nodeSelector={"kubernetes.io/hostname": node})
+        cluster.settle()
+        cluster.scheduler_binds(name, name)
+    cluster.reserve(count=3, start="2026-11-21T00:46:40Z")
+    assert warned(cluster) == ["c"]
+
+
 def test_a_more_urgent_pod_takes_what_is_reserved(cluster: Cluster) -> None:
     cluster.reserve(seats=4, priority=3)
     cluster.comes("equal", priority=3)
