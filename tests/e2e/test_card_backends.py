@@ -1,6 +1,6 @@
 """Shares kept by something that is done to a card, on a real containerd: an instance that is made for the
-claim, a client of the card's MPS daemon, a turn on the card. What is given is decided by the allocator, from
-what the plugin has published.
+claim, a client of the card's MPS daemon, a turn on the card. Classes name the backend; what is given is
+decided by the allocator, from what the plugin has published.
 
 The driver is a double (card_driver.py), which the plugin runs in the host's root as in production. What a
 container may open is the kernel's word.
@@ -11,14 +11,16 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from koordra.api import kinds
+from koordra.api import kinds, resource_class
+from koordra.api.elastic import elastic_gpu
+from koordra.api.objects import Object
 from koordra.placement import plan
 from koordra.topology.location import DeviceNode
 from koordra.topology.machine import Gpu
@@ -62,17 +64,16 @@ class Claims:
         self._made: list[Prepared] = []
         self._pods: list[str] = []
 
-    def prepare(self, cls: str, capacity: Mapping[str, str], **config: Any) -> tuple[Prepared, str]:
+    def prepare(self, cls: Object, spec: Object) -> tuple[Prepared, str]:
         """Allocated as the controller does it, then prepared; with the name of its device."""
-        asked = machines.request("gpu", cls, capacity=dict(capacity))
-        claim = machines.claim("c", asked, configs=[machines.config("GpuConfig", **config)] if config else [])
+        claim = {**machines.claim("c"), "spec": spec}
         found: dict[str, Any] = {}
 
         def allocated() -> bool:
             slices, _ = self._node.api.list(kinds.RESOURCE_SLICES)
             held, _ = self._node.api.list(kinds.RESOURCE_CLAIMS)
             held = [one for one in held if one["metadata"]["name"] in {made.name for made in self._made}]
-            planned = plan([machines.node(NODE), *machines.device_classes(), *slices, *held, claim])
+            planned = plan([machines.node(NODE), cls, *slices, *held, claim])
             found.update(planned.allocations.get("default/c", {}))
             return bool(found)
 
@@ -94,6 +95,38 @@ class Claims:
             self._containerd.cri.remove_pod(self._pods.pop())
         while self._made:
             self._node.unprepare(self._made.pop())
+
+
+def of_resource_class(kept_by: str, **capacity: str) -> tuple[Object, Object]:
+    """The DeviceClass of a ResourceClass, and the spec of a claim of it."""
+    meant = {
+        "kind": "ResourceClass",
+        "metadata": {"name": "kept", "uid": "1"},
+        "deviceType": "gpu",
+        "policy": {"gpu": {"isolation": kept_by}},
+    }
+    asked = machines.request("gpu", capacity=capacity)
+    asked["exactly"]["deviceClassName"] = "kept"
+    made = resource_class.device_class(meant, lookup=lambda *_: None, own_namespace="")
+    return made, {"devices": {"requests": [asked]}}
+
+
+def of_elastic_class(kept_by: str, *, memory: int, core: int) -> tuple[Object, Object]:
+    """The same of an ElasticGPUClass and ElasticGPUClaim; memory in MiB."""
+    meant = {
+        "kind": "ElasticGPUClass",
+        "metadata": {"name": "kept", "uid": "1"},
+        "provisioner": "qgpu.provisioner.elasticgpu.io",
+        "parameters": {"isolation": kept_by},
+    }
+    amounts = {"elasticgpu.io/gpu-memory": str(memory), "elasticgpu.io/gpu-core": str(core)}
+    claim = {
+        "kind": "ElasticGPUClaim",
+        "metadata": {"name": "c", "namespace": "default"},
+        "spec": {"elasticGPUClassName": "kept", "resources": {"requests": amounts}},
+    }
+    read = elastic_gpu.read_class(meant)
+    return elastic_gpu.device_class(meant), elastic_gpu.claim_spec(elastic_gpu.requested(claim, read), read)
 
 
 @pytest.fixture
@@ -141,8 +174,8 @@ def cards_of(driver: CardDriver) -> list[DeviceNode]:
 def test_a_slice_is_made_for_its_claim_and_is_all_that_the_container_gets(
     containerd: Containerd, driver: CardDriver, claims: Claims
 ) -> None:
-    first, place = claims.prepare("mig", {"memory": "18Gi", "cores": "19"})
-    second, other = claims.prepare("mig", {"memory": "9Gi"})
+    first, place = claims.prepare(*of_elastic_class("mig", memory=18 << 10, core=19))
+    second, other = claims.prepare(*of_elastic_class("mig", memory=9 << 10, core=10))
     card = driver.machine.gpus[CUT]
     assert place == f"{card.name}-mig-1g20gb-6"
     assert other.startswith(f"{card.name}-mig-1g10gb")
@@ -167,8 +200,8 @@ def test_a_slice_is_made_for_its_claim_and_is_all_that_the_container_gets(
 def test_shares_of_a_card_are_clients_of_its_mps_daemon(
     containerd: Containerd, node: KoordraNode, driver: CardDriver, claims: Claims
 ) -> None:
-    first, device = claims.prepare("gpu", {"memory": "10Gi", "cores": "30"}, isolation="mps")
-    second, other = claims.prepare("gpu", {"memory": "20Gi", "cores": "50"}, isolation="mps")
+    first, device = claims.prepare(*of_resource_class("mps", memory="10Gi", cores="30"))
+    second, other = claims.prepare(*of_resource_class("mps", memory="20Gi", cores="50"))
     assert device == other, "the second fills the card"
     card = gpu_of(driver, device)
     daemon = driver.daemon(card)
@@ -212,9 +245,10 @@ def turns(node: KoordraNode, driver: CardDriver) -> None:
 
 @pytest.mark.usefixtures("turns")
 def test_a_card_is_given_out_in_turns(containerd: Containerd, driver: CardDriver, claims: Claims) -> None:
-    wanted = {"isolation": "timeslicing", "timeSlice": "Long"}
-    first, device = claims.prepare("gpu", {"memory": "10Gi", "cores": "30"}, **wanted)
-    second, other = claims.prepare("gpu", {"memory": "20Gi", "cores": "50"}, **wanted)
+    cls, spec = of_resource_class("timeslicing", memory="10Gi", cores="30")
+    cls["spec"]["config"].append(machines.config("GpuConfig", timeSlice="Long"))
+    first, device = claims.prepare(cls, spec)
+    second, other = claims.prepare(cls, spec)
     assert device == other
     card = gpu_of(driver, device)
     assert driver.card(card) == {"mode": "DEFAULT", "timeslice": 3}

@@ -125,7 +125,8 @@ def read_class(obj: Object) -> ElasticClass:
 
 
 def device_class(obj: Object) -> Object:
-    """The DeviceClass that an ElasticGPUClass means. Raises ClassRefused."""
+    """The DeviceClass that an ElasticGPUClass means: of MIG instances where its isolation is `mig`. Raises
+    ClassRefused."""
     cls = read_class(obj)
     parameters = _parameters(Reader.of(obj).inner("parameters"))
     placement = {name: parameters[key] for key, name in _PLACEMENT_PARAMETERS.items() if key in parameters}
@@ -137,7 +138,7 @@ def device_class(obj: Object) -> Object:
             "labels": objects.labels_of(obj),
             "annotations": objects.annotations_of(obj),
         },
-        "deviceType": names.TYPE_GPU,
+        "deviceType": names.TYPE_MIG if parameters.get("isolation") == names.TYPE_MIG else names.TYPE_GPU,
         "allocationMode": IMMEDIATE if cls.immediate else WAIT,
         "policy": {
             "gpu": {key: parameters[key] for key in _GPU_PARAMETERS if key in parameters},

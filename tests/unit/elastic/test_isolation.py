@@ -17,7 +17,8 @@ COMPUTE = {"elasticgpu.io/gpu-core": "30"}
 MEMORY = {"elasticgpu.io/gpu-memory": "8192"}
 
 
-def planned(asked: dict[str, str], parameters: dict[str, str], **nodes: dict[str, Any]) -> Plan:
+def asked_objects(asked: dict[str, str], parameters: dict[str, str]) -> list[dict[str, Any]]:
+    """The class and the claim, as the controller makes them."""
     cls = {
         "kind": "ElasticGPUClass",
         "metadata": {"name": "shares", "uid": "1"},
@@ -33,7 +34,11 @@ def planned(asked: dict[str, str], parameters: dict[str, str], **nodes: dict[str
     found: list[dict[str, Any]] = [elastic_gpu.device_class(cls)]
     found += machines.device_classes()
     spec = elastic_gpu.claim_spec(elastic_gpu.requested(claim, read), read)
-    found.append({**machines.claim("c"), "spec": spec})
+    return [*found, {**machines.claim("c"), "spec": spec}]
+
+
+def planned(asked: dict[str, str], parameters: dict[str, str], **nodes: dict[str, Any]) -> Plan:
+    found = asked_objects(asked, parameters)
     for name, policy in nodes.items():
         cards = [machines.gpu(0, place=machines.place(0), **policy)]
         found += [machines.node(name), machines.slice_of(cards, name=name)]
