@@ -1,6 +1,7 @@
 """The normal form as the spec of a ResourceClaim, and which of its requests each container uses.
 
-    share         a request named after its container: count, capacity memory and cores
+    share         a request named after its container: count, capacity memory and cores; where instances would
+                  do too, alternatives `card` and `instance`
     whole card    no memory is asked for, which is all of it; a percentage is GpuConfig.memoryPercent
     distinct      distinctAttribute koordra.io/uuid over the request (whole cards are different ones by
                   themselves)
@@ -18,6 +19,7 @@ the same normalized is always the same spec.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -72,10 +74,30 @@ def _check_size(merged: MergedRequests, view: PodView) -> None:
         raise refuse(f"asks in more than {MOST_REQUESTS} containers, a claim holds as many requests")
 
 
+CARD: Final = "card"
+
+
 def _request(name: str, share: Share, normalized: NormalizedRequest) -> Object:
+    if share.or_mig:
+        instances = replace(share, mig=True, cores=0)
+        cards = {"name": CARD, **_asked(share, normalized)}
+        return {
+            "name": name,
+            "firstAvailable": [cards, {"name": "instance", **_asked(instances, normalized)}],
+        }
+    return {"name": name, "exactly": _asked(share, normalized)}
+
+
+def _cards_of(name: str, merged: MergedRequests) -> str:
+    """The request, or of its alternatives that of cards."""
+    return f"{name}/{CARD}" if merged.requests[name].or_mig else name
+
+
+def _asked(share: Share, normalized: NormalizedRequest) -> Object:
     exactly: Object = {"deviceClassName": names.CLASS_MIG if share.partition else names.CLASS_GPU}
     of_profile = f'device.attributes["{names.DRIVER}"].profile == {cel_text(share.profile)}'
-    exactly |= _selectors([*([of_profile] if share.profile else ()), *normalized.selectors])
+    of_instances = normalized.of_instances if share.partition else ()
+    exactly |= _selectors([*([of_profile] if share.profile else ()), *normalized.selectors, *of_instances])
     exactly["count"] = share.count
     capacity = {}
     if share.memory.bytes is not None:
@@ -84,7 +106,7 @@ def _request(name: str, share: Share, normalized: NormalizedRequest) -> Object:
         capacity[names.CAPACITY_CORES] = str(share.cores)
     if capacity:
         exactly["capacity"] = {"requests": capacity}
-    return {"name": name, "exactly": exactly}
+    return exactly
 
 
 def _selectors(expressions: Sequence[str]) -> Object:
@@ -113,7 +135,8 @@ def _constraints(merged: MergedRequests) -> Iterator[Object]:
     nics = merged.normalized.nics
     for members in merged.apart:
         if any(not merged.requests[name].whole for name in members):
-            yield {"requests": list(members), "distinctAttribute": names.ATTR_UUID}
+            cards = [_cards_of(name, merged) for name in members]
+            yield {"requests": cards, "distinctAttribute": names.ATTR_UUID}
     if merged.normalized.together is Sharing.ONE_CARD and len(merged.requests) > 1:
         yield {"requests": list(merged.requests), "matchAttribute": names.ATTR_UUID}
     if nics is not None and nics.distinct and not nics.virtual and nics.most > 1:
@@ -125,7 +148,8 @@ def _constraints(merged: MergedRequests) -> Iterator[Object]:
 def _gpu_configs(merged: MergedRequests) -> Iterator[Object]:
     alike: dict[tuple[tuple[str, Any], ...], list[str]] = {}
     for name, share in merged.requests.items():
-        alike.setdefault(tuple(_gpu_config(share, merged.normalized).items()), []).append(name)
+        fields = tuple(_gpu_config(share, merged.normalized).items())
+        alike.setdefault(fields, []).append(_cards_of(name, merged))
     for fields, members in alike.items():
         if fields:
             yield _opaque("GpuConfig", dict(fields), members)

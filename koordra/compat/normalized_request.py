@@ -78,7 +78,8 @@ def percent_of(percent: int) -> Memory:
 class Share:
     """What one container, at the field `where`, asks for of one kind of device.
 
-    `profile` makes it MIG instances of that profile; `mig` MIG instances of any profile with enough memory.
+    `profile` makes it MIG instances of that profile; `mig` MIG instances of any profile with enough memory;
+    `or_mig` cards, or else such instances.
     `distinct`: the `count` cards are different ones (MIG instances need not be).
     """
 
@@ -93,6 +94,7 @@ class Share:
     distinct: bool = True
     profile: str = ""
     mig: bool = False
+    or_mig: bool = False
     priority: int | None = None
     cores_policy: CoresPolicy | None = None
     where: str = ""
@@ -117,7 +119,8 @@ class Share:
             compute = f" and {self.tflops} TFLOPS in {self.precision}{kept}"
         each = " on each" if self.count > 1 else ""
         alone = ", alone on the card" if self.exclusive else ""
-        return f"{self.count} {_plural(self.count, 'card')}, {self.memory}{compute}{each}{alone}"
+        other = f", or as many MIG instances with at least {self.memory}" if self.or_mig else ""
+        return f"{self.count} {_plural(self.count, 'card')}, {self.memory}{compute}{each}{alone}{other}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +161,9 @@ class NormalizedRequest:
     """What a pod asks for.
 
     `users` are all containers that see pod-shared devices, `nic_users` those that see the NICs; `isolation`
-    is what the pod itself says. `numa`: the cards of each container on one NUMA node, `pod_numa`: all devices
-    of the pod, True demanded, False preferred; `numa_affinity`: its processors too. The dialect fills in its
-    name.
+    is what the pod itself says; `of_instances`: selectors of MIG instances alone. `numa`: the cards of each
+    container on one NUMA node, `pod_numa`: all devices of the pod, True demanded, False preferred;
+    `numa_affinity`: its processors too. The dialect fills in its name.
     """
 
     shares: tuple[Share, ...] = ()
@@ -170,6 +173,7 @@ class NormalizedRequest:
     users: tuple[str, ...] = ()
     nic_users: tuple[str, ...] = ()
     selectors: tuple[str, ...] = ()
+    of_instances: tuple[str, ...] = ()
     numa: bool | None = None
     pod_numa: bool | None = None
     numa_affinity: bool = False

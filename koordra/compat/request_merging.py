@@ -62,7 +62,7 @@ class MergedRequests:
         alike = {
             name: other
             for name, other in self.requests.items()
-            if (other.profile, other.mig) == (share.profile, share.mig)
+            if (other.profile, other.mig, other.or_mig) == (share.profile, share.mig, share.or_mig)
         }
         if self.normalized.ignores_init:
             return [self._nearest(share, alike)]

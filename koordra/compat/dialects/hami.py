@@ -13,12 +13,14 @@ its scheduler.
 
 A value of gpumem that does not fit into 32 bits makes HAMi forget the whole request; here it is refused. Init
 containers run before the others, so a card is charged the larger of both. Mode `mig` gives instances with
-enough memory, which may lie on one card. The limits are enforced by a library, so shares ask for isolation.
+enough memory, which may lie on one card; beside another mode, cards or else instances. The limits are
+enforced by a library, so shares ask for isolation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from koordra.api.opaque.parameters import CoresPolicy, DevicePolicy, NodePolicy
@@ -133,23 +135,26 @@ def _check_weights(view: PodView) -> None:
 def parse(view: PodView) -> NormalizedRequest:
     """Raises Refused for what HAMi would refuse, forget or never place, or koordra cannot honour."""
     check_scaling(vgpu_settings(view.settings, HAMI), view.notes)
-    mode = _mode(view)
+    modes = _modes(view)
     shares = view.shares(_share)
-    if mode == "mig":
+    if modes == {"mig"}:
         remedy = f"write {MEMORY}, or ask for a profile: nvidia.com/mig-<profile>"
         shares = tuple(as_mig(share, view, MODE, cores=CORES, remedy=remedy) for share in shares)
+    elif "mig" in modes:
+        shares = tuple(replace(share, or_mig=share.memory.bytes is not None) for share in shares)
     mig = mig_shares(view)
-    allowed = mig_profile_in(vgpu_settings(view.settings, HAMI)) if mode == "mig" else ""
+    allowed = mig_profile_in(vgpu_settings(view.settings, HAMI)) if "mig" in modes else ""
     node, device, mutex, numa = policies_of(view)
     if mutex:
         shares = tuple(map(exclusively, shares))
     return NormalizedRequest(
         (*shares, *mig),
-        selectors=(*_selectors(view), *([allowed] if allowed else ())),
+        selectors=tuple(_selectors(view)),
+        of_instances=(allowed,) if allowed else (),
         numa=numa,
         node_policy=node,
         device_policy=device,
-        isolation="mps" if mode == "mps" else None,
+        isolation="mps" if modes - {"mig"} == {"mps"} else None,
     )
 
 
@@ -220,17 +225,18 @@ def _cores_policy(container: Container, own: VgpuSettings) -> CoresPolicy | None
     return {"force": CoresPolicy.HARD, "disable": CoresPolicy.ELASTIC}.get(switch.lower())
 
 
-def _mode(view: PodView) -> str:
-    """`hami-core`, `mps` or `mig`; HAMi asks whether the annotation contains the node's mode."""
+def _modes(view: PodView) -> frozenset[str]:
+    """Of `hami-core`, `mps` and `mig`; HAMi asks whether the annotation contains the node's mode. Without it
+    a pod may be on nodes of any mode; here it has cards, since an instance has the compute of its profile."""
     text = view.annotations.get(MODE)
     if text is None:
-        return "hami-core"
+        return frozenset({"hami-core"})
     found = [mode for mode in ("hami-core", "mps", "mig") if mode in text]
     if not found:
         raise view.refuse(MODE, f"{text!r} is the mode of no node", "write hami-core, mig or mps")
-    if len(found) > 1:
-        view.warn(MODE, f"{text!r} allows {', '.join(found)}; {found[0]} is taken")
-    return found[0]
+    if {"hami-core", "mps"} <= set(found):
+        view.warn(MODE, f"{text!r} allows hami-core and mps; hami-core is taken")
+    return frozenset(found)
 
 
 def _selectors(view: PodView) -> Iterator[str]:

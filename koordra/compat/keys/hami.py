@@ -21,7 +21,7 @@ annotation | y | nvidia.com/nouse-gputype | models not allowed | CEL on `product
 annotation | y | nvidia.com/use-gpuuuid | cards allowed, by UUID | CEL on `uuid`
 annotation | y | nvidia.com/nouse-gpuuuid | cards not allowed | CEL on `uuid`
 annotation | y | nvidia.com/numa-bind | all cards of a container on one NUMA node | `JointAllocation` NUMANode, Required, Together
-annotation | y | nvidia.com/vgpu-mode | hami-core, mig or mps | isolation `limiter` or `mps`; `mig`: class `mig.koordra.io` with enough memory
+annotation | y | nvidia.com/vgpu-mode | hami-core, mig or mps | isolation `limiter` or `mps`; `mig`: class `mig.koordra.io` with enough memory; several: cards, or else instances (`firstAvailable`)
 annotation | y | hami.io/node-scheduler-policy | binpack or spread over nodes | `PlacementPolicy.node`
 annotation | y | hami.io/gpu-scheduler-policy | binpack, spread, mutex, topology-aware or numa, commas between | `PlacementPolicy.device`; mutex: `GpuConfig.exclusive` (stricter: nobody joins later); numa: NUMANode, Preferred
 annotation | warned | hami.io/device-scoring-weights | weights of slots, cores and memory in the score of cards | are left out: koordra has a score of its own; take it out
@@ -76,7 +76,7 @@ setting | warned | preConfiguredDeviceMemory | MiB of cards that tell none (GB10
 setting | warned | libCudaLogLevel | what HAMi's library logs | means nothing to koordra's limiter; take it out
 setting | warned | enableNumaTopology | whether the kubelet is told the NUMA node of a card | is not needed: the node's slices say it; GpuConfig.numaAffinity brings the processors of the card
 setting | warned | runtimeClassName | put into pods that ask for cards | is not needed: devices come with the claim; runtimeClasses in koordra's settings takes it out of pods
-setting | warned | operatingmode | hami-core or mig, by node | is said on the node; nodes that give out MIG instances run `koordra kubelet-plugin --mig-on-demand`
+setting | warned | operatingmode | hami-core or mig, by node | is said on the node; `koordra kubelet-plugin --node-modes` reads HAMi's list of nodes, or label the Node `koordra.io/isolation`
 setting | warned | migstrategy | none, single or mixed, by node | is said on the node; koordra gives instances out by their profile
 setting | warned | filterdevices | cards that are not given out, by node | is said on the node; koordra cordon-device
 setting | warned | enablegetpreferredallocation | who chooses the cards, by node | is not needed: the controller chooses; take it out

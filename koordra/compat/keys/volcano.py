@@ -108,7 +108,7 @@ setting | y | disableCoreLimit | whether compute is limited | compute is account
 setting | y | knownMigGeometries | sets of MIG instances that a card may be cut into, by model | of pods in mode mig: CEL on the profiles that the sets have
 setting | y | overwriteEnv | hides every card from pods that ask for none | koordra's hook does that to every container
 setting | warned | deviceSplitCount | shares a card takes | is said on the node; koordra kubelet-plugin --slots-per-gpu
-setting | warned | operatingmode | hami-core, mig or mps, by node | is said on the node; nodes that give out MIG instances run `koordra kubelet-plugin --mig-on-demand`
+setting | warned | operatingmode | hami-core, mig or mps, by node | is said on the node; `koordra kubelet-plugin --node-modes` reads HAMi's list of nodes, or label the Node `koordra.io/isolation`
 setting | warned | migstrategy | none, single or mixed, by node | is said on the node; koordra gives instances out by their profile
 setting | warned | filterdevices | cards that are not given out, by node | is said on the node; koordra cordon-device
 node | y | volcano.sh/node-vgpu-register | what a node has | ResourceSlices tell it

@@ -254,8 +254,13 @@ HAMI = [
     Row(
         "hami-modes",
         asking({N + "gpumem": 100}, annotations={N + "vgpu-mode": "hami-core,mig"}),
+        ["a: first of 1 gpu memory 100Mi, 1 mig memory 100Mi", "a/card: GpuConfig isolation=limiter"],
+    ),
+    Row(
+        "hami-modes-of-one-kind",
+        asking({N + "gpumem": 100}, annotations={N + "vgpu-mode": "hami-core,mps"}),
         ["a: 1 gpu memory 100Mi", KEEP],
-        warned=("allows hami-core, mig",),
+        warned=("allows hami-core and mps",),
     ),
     Row(
         "hami-node-policy",

@@ -166,6 +166,18 @@ def test_hamis_mig_mode_takes_instances_with_enough_memory() -> None:
     assert "-mig-" in found["device"]
 
 
+def test_both_of_hamis_modes_take_a_share_or_an_instance() -> None:
+    """Whichever mode the node has; two shares are on two cards, two instances may be on one."""
+    both = {N + "vgpu-mode": "mig,hami-core"}
+    manifest = asking({N + "gpu": 2, N + "gpumem": 8000}, annotations=both)
+    shares = results("hgx-h100", manifest)["p"]
+    assert [one["request"] for one in shares] == ["a/card", "a/card"]
+    assert len(set(cards(shares))) == 2
+    instances = results("mig-a100", manifest, mig=True, mig_on_demand=True)["p"]
+    assert {one["request"] for one in instances} <= {"a/card", "a/instance"}
+    assert any("-mig-" in name for name in cards(instances))
+
+
 GEOMETRIES = """
 nvidia:
   knownMigGeometries:
