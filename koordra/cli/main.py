@@ -71,11 +71,15 @@ COMMANDS = {
         "koordra.cli.replay:command",
         "How much of a cluster can be given out: a trace, replayed with any policy.",
     ),
-    "top": ("koordra.cli.machine.top:top", "GPU memory that the limited claims of this node use, now."),
+    "top": (
+        "koordra.cli.cluster.use.top:top",
+        "What claims and pods have of GPUs and NICs, and what they use, now.",
+    ),
     "topology": (
         "koordra.cli.machine.topology:topology",
         "A machine's GPUs and NICs and how near they are to each other.",
     ),
+    "usage": ("koordra.cli.cluster.use.usage:usage", "GPU-hours by namespace, for chargeback."),
 }
 
 

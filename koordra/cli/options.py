@@ -163,6 +163,14 @@ release_timeout = click.option(
     help="Seconds to wait until nothing of koordra's uses the driver.",
 )
 cdi_folder = folder("--cdi-dir", "/var/run/cdi", "Where the container runtime reads dynamic CDI specs.")
+prometheus = click.option(
+    "--prometheus",
+    "named",
+    default="",
+    metavar="WHERE",
+    help="URL of a Prometheus that scrapes koordra, or NAMESPACE/SERVICE[:PORT], asked through the API server; none: ask the nodes "
+    "themselves.  [default: the Prometheus Operator's, if there is one, else none]",
+)
 metrics_address = address("--metrics-address", "Where to serve /metrics, /healthz and /readyz.")
 
 

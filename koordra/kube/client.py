@@ -42,13 +42,13 @@ JSON_PATCH: Final = "application/json-patch+json"
 PAGE: Final = 500
 """Objects that a list is asked for at a time."""
 WATCH_SECONDS: Final = 300
-"""The least that a watch is asked to last. Each draws up to twice that, as client-go's do: watches that began
-together do not end together."""
+"""The least that a watch is asked to last. Each draws up to twice that, as client-go's do."""
 _OVERLOAD: Final = (429, 503)
 """To an eviction a 429 is the answer of a disruption budget, and concerns nobody else."""
 
 Query = Mapping[str, str] | None
 """Parameters of a URL; those that are empty are left out."""
+Decode = Callable[[bytes], Any]
 
 
 class KubeClient:
@@ -264,9 +264,9 @@ class KubeClient:
             response.close()
             response.release_conn()
 
-    def read(self, path: str, *, headers: Mapping[str, str], within: float) -> Object:
+    def read(self, path: str, *, headers: Mapping[str, str], within: float, decoded: Decode = decode) -> Any:
         """A GET of a path that names no object: what is behind a proxy. `within` seconds."""
-        return self._answer("GET", path, headers=headers, timeout=within)
+        return self._answer("GET", path, headers=headers, timeout=within, decoded=decoded)
 
     @property
     def authorization(self) -> str:
@@ -296,10 +296,12 @@ class KubeClient:
         lane = LANES.get(kind, Lane.ORDINARY) if spare_within is None else Lane.SPARE
         return kinds.to_v1(self._answer(method, path, body=body, lane=lane, timeout=spare_within, **more))
 
-    def _answer(self, method: str, path: str, query: Query = None, **more: Any) -> Object:
+    def _answer(
+        self, method: str, path: str, query: Query = None, *, decoded: Decode = decode, **more: Any
+    ) -> Any:
         response = self._open(method, path, query, **more)
         try:
-            return decode(response.read())
+            return decoded(response.read())
         except (HTTPError, OSError) as error:
             raise ApiUnreachable(f"{method} {path}: the answer broke off: {error}") from error
         finally:

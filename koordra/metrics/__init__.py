@@ -25,7 +25,16 @@ from koordra.metrics.instruments import (
     gauge,
     histogram,
 )
-from koordra.metrics.registry import Counter, Gauge, Histogram, Metrics, NodeTables, Rows, Table
+from koordra.metrics.registry import (
+    Counter,
+    Gauge,
+    Histogram,
+    Metrics,
+    NodeTables,
+    Rows,
+    Table,
+    samples,
+)
 
 __all__ = [
     "LATENCY_BUCKETS",
@@ -42,4 +51,5 @@ __all__ = [
     "counter",
     "gauge",
     "histogram",
+    "samples",
 ]

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import platform
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, Self, TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from koordra import __version__
@@ -159,6 +160,17 @@ def _family(declared: Instrument, rows: Rows) -> _Family:
     for values, figure in rows.items():
         family.add_metric(declared.shown(values), figure)
     return family
+
+
+def samples(text: str, names: Collection[str]) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Those of these names in what a process of koordra's serves: name, labels, value."""
+    wanted = tuple(names)
+    chosen = "\n".join(line for line in text.splitlines() if line.startswith(wanted)) + "\n"
+    try:
+        for family in text_string_to_metric_families(chosen):
+            yield from ((one.name, one.labels, one.value) for one in family.samples if one.name in names)
+    except ValueError:  # whoever answered is no koordra
+        return
 
 
 class Metrics:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from koordra.api.kinds import PODS
 from koordra.api.objects import Object
 from koordra.errors import InvalidManifest
 from koordra.yaml_text import read_document
@@ -91,7 +92,7 @@ def target_of(parts: list[str], kinds: Callable[[str, str, str], Served | None])
     if served is None or (namespace is not None) > served.kind.namespaced:
         return None
     path = ""
-    if served.kind == SERVICES and rest[2:3] == ["proxy"]:
+    if served.kind in (SERVICES, PODS) and rest[2:3] == ["proxy"]:
         path, rest = "/".join(rest[3:]), rest[:3]
     if len(rest) > 3:
         return None

@@ -70,6 +70,7 @@ def _admission(plural: str, kind: str) -> Kind:
 
 
 CONFIG_MAPS: Final = _core("configmaps", "ConfigMap")
+_PROXIED: Final = ("create", "delete", "get", "patch", "update")
 SERVICES: Final = _core("services", "Service")
 ENDPOINT_SLICES: Final = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 DEPLOYMENTS: Final = _apps("deployments", "Deployment")
@@ -121,7 +122,12 @@ SERVED: Final = (
         "Pod",
         ("po",),
         ("all",),
-        (("binding", "Binding", ("create",)), ("eviction", "Eviction", ("create",)), _status("Pod")),
+        (
+            ("binding", "Binding", ("create",)),
+            ("eviction", "Eviction", ("create",)),
+            ("proxy", "PodProxyOptions", _PROXIED),
+            _status("Pod"),
+        ),
     ),
     Served(kinds.EVENTS, "Event", ("ev",)),
     Served(
@@ -137,7 +143,7 @@ SERVED: Final = (
         "Service",
         ("svc",),
         ("all",),
-        (("proxy", "ServiceProxyOptions", ("create", "delete", "get", "patch", "update")),),
+        (("proxy", "ServiceProxyOptions", _PROXIED),),
     ),
     Served(ENDPOINT_SLICES, "EndpointSlice"),
     Served(

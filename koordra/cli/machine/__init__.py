@@ -1,1 +1,1 @@
-"""Commands about one machine: topology (machine_view is what it shows) and top."""
+"""Commands about one machine: topology (machine_view is what it shows)."""

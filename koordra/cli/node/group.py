@@ -27,6 +27,7 @@ COMMANDS = {
         "koordra.cli.node.mig:mig",
         "Switch the MIG mode of a card: drain, close NVML, switch, reset where needed, offer it again.",
     ),
+    "top": ("koordra.cli.node.top:top", "GPU memory that the limited claims of this node use, now."),
     "await-release": (
         "koordra.cli.node.release_driver:await_release",
         "Until SIGTERM, then until an upgrade of the driver may go on; for the GPU Operator.",

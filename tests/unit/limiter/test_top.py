@@ -1,4 +1,4 @@
-"""`koordra top`: tables and document."""
+"""`koordra node top`: tables and document."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from koordra.cli.machine.top import mebibytes
-from koordra.cli.machine.top import top as command
+from koordra.cli.node.top import mebibytes
+from koordra.cli.node.top import top as command
 from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter.open_region import OpenRegion
 

@@ -1,6 +1,8 @@
-"""services/proxy: a request passed on to one of the endpoints of a Service, as the real server does it.
+"""services/proxy and pods/proxy: a request passed on to one of the endpoints of a Service, or to a pod, as
+the real server does it.
 
     .../namespaces/NS/services/[SCHEME:]NAME[:PORT]/proxy[/PATH]
+    .../namespaces/NS/pods/[SCHEME:]NAME[:PORT]/proxy[/PATH]                      PORT: a number
 
 SCHEME is http or https, whose certificate is not checked; PORT is a port's name, or one of the Service's
 numbers. The caller's Authorization goes no further. The endpoints are those of the EndpointSlices that carry
@@ -17,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
 
+from koordra.api.kinds import PODS
 from koordra.api.objects import Object
 from koordra_devcluster.apiserver.requests import Request, Response, Target
 from koordra_devcluster.apiserver.resources import ENDPOINT_SLICES, SERVICES
@@ -45,8 +48,11 @@ _NOT_PASSED_ON: Final = frozenset(
 
 def passed_on(store: Store, target: Target, request: Request) -> Response:
     """The endpoint's answer. Raises Refusal where there is none to ask."""
-    scheme, service, port = _named(target.name)
-    host, number = _endpoint(store, target.namespace or "", service, port, named=target.name)
+    scheme, name, port = _named(target.name)
+    if target.served.kind == PODS:
+        host, number = _pod(store, target.namespace or "", name, port)
+    else:
+        host, number = _endpoint(store, target.namespace or "", name, port, named=target.name)
     headers = {name: value for name, value in request.headers.items() if name not in _NOT_PASSED_ON}
     headers |= {"X-Forwarded-Uri": request.path, "X-Forwarded-Proto": "http"}
     path = "/" + quote(target.path) + (f"?{urlencode(request.query)}" if request.query else "")
@@ -75,6 +81,16 @@ def _named(name: str) -> tuple[str, str, str]:
         case ["" | "http" | "https" as scheme, service, port] if service:
             return scheme, service, port
     raise bad_request(f'invalid service request "{name}"')
+
+
+def _pod(store: Store, namespace: str, name: str, port: str) -> tuple[str, int]:
+    entry = store.get(str(PODS), (namespace, name))
+    if entry is None:
+        raise not_found(PODS, name)
+    address = (entry.object.get("status") or {}).get("podIP")
+    if not address:
+        raise bad_request("address not allowed")
+    return str(address), int(port) if port.isdecimal() else 80
 
 
 def _endpoint(store: Store, namespace: str, service: str, port: str, *, named: str) -> tuple[str, int]:

@@ -1,6 +1,6 @@
-"""`koordra top`: what the limited claims of this node use of their GPUs, now. UNSEEN is the part of USED that
-the node found beyond what the claim's processes were granted: modules, other interfaces, what got around the
-limiter.
+"""`koordra node top`: what the limited claims of this node use of their GPUs, now. UNSEEN is the part of USED
+that the node found beyond what the claim's processes were granted: modules, other interfaces, what got around
+the limiter.
 
 Read from the shared regions below the plugin's state directory, so it is for a shell on the node, or in the
 plugin's pod.
