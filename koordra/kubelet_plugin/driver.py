@@ -127,9 +127,9 @@ class Driver:
             machine=machine,
             root=lambda: MachineRoot(paths.root, homes.dev_folders(homes.now())),
             guard=self._guarded.add,
+            offered=settings.offering.mig_on_demand,
         )
-        on_demand = [self._mig] if settings.offering.mig_on_demand else []
-        known = backends(limiter.backend, *card_backends(settings), *on_demand)
+        known = backends(limiter.backend, *card_backends(settings), self._mig)
         self._inventory = inventory_source(settings, known)
         folder = ImexFolder(paths.state)
         imex = ImexMembership(
@@ -153,7 +153,7 @@ class Driver:
             enlarged=limiter.enlarged,
         )
         calls = dra_service.Calls(self._state, self._metrics, self._on_call)
-        cards = CardWatch(self._state.verify_cards, self._on_limits_change)
+        cards = CardWatch(self._state.look_at_cards, self._on_limits_change)
         self._servers = PluginServers(settings, calls, self._metrics)
         self.answers = self._servers.answers
         self._publisher = Publisher(
@@ -178,7 +178,7 @@ class Driver:
             inventory=self._inventory.current,
             limited=limiter.comparison.verdict,
             resized=limiter.resizer.state,
-            unkept=lambda: cards.problems,
+            looks=lambda: cards.looks,
         )
         self._release = DriverRelease(
             paths.state,

@@ -32,6 +32,11 @@ class NodePaths(StateFolder):
     def lock(self) -> Path:
         return self.state / "state.lock"
 
+    @property
+    def cards(self) -> Path:
+        """Locks of cards."""
+        return self.state / "cards"
+
     def cdi_file(self, uid: str) -> Path:
         return self.cdi / claim_spec.file_name(uid)
 

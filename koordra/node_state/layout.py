@@ -5,6 +5,7 @@ prepared/<uid>.json                one prepared claim, for the hook
 guarded.json                       the device nodes that the hook guards
 network/<uid>.json                 what is done to the network of the claim's pod
 network/attached/<uid>.json        what was done to it
+cards/<device>.lock                who does something to the card
 claims/<uid>/                      what the claim's containers may read
 nri-granted/<container id>.json    what the hook gave to which container (the hook's own)
 """

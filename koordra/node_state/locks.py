@@ -3,6 +3,7 @@ after a kill.
 
 StateLock        one writer of the state directory, also while two instances of the plugin overlap during an
                  update
+CardLocks        one at a time does something to a card
 sole_instance    one owner of each pair of socket names
 node_lock        one hook of a node is registered at a time
 """
@@ -92,6 +93,27 @@ class StateLock:
         return CheckpointError(
             f"the state lock {self._path} was held for {self._timeout:g} s by {holder}; the call is repeated by the kubelet"
         )
+
+
+class CardLocks:
+    """Files in `folder`, one for each card. Who waits for one may hold no StateLock, whose holders do not
+    wait for cards. A lock is a descriptor, and is held until all its duplicates are closed: a call that
+    nobody waits for any more keeps its card."""
+
+    def __init__(self, folder: Path, *, timeout: float = 20.0) -> None:
+        self._folder, self._timeout = folder, timeout
+
+    def take(self, card: str) -> int | None:
+        """None where another holds it. Raises CheckpointError."""
+        with opened(self._folder / f"{card}.lock", CheckpointError) as descriptor:
+            return os.dup(descriptor) if try_lock(descriptor) else None
+
+    def wait_for(self, card: str) -> int | None:
+        """None where another holds it for too long."""
+        deadline = time.monotonic() + self._timeout
+        while (descriptor := self.take(card)) is None and time.monotonic() < deadline:
+            time.sleep(_STATE_RETRY_S)
+        return descriptor
 
 
 @contextmanager

@@ -38,6 +38,7 @@ from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, decode
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.isolation.backend import IsolationBackend
+from koordra.kubelet_plugin.isolation.card_calls import CardCalls
 from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.prepare import calls_in_progress
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
@@ -382,6 +383,7 @@ class PrepareWorld:
             },
             disk=SteppedDisk(pause, lambda path: self._changed.add(path.parent)),
             new_nonce=lambda: f"{next(self._nonces):032x}",
+            calls=CardCalls(locks.CardLocks(self.paths.cards), run=lambda call: call()),
         )
         self.plugins.append(Plugin(process, state))
         self.interleaving.start("repair", process, state.repair)
@@ -398,7 +400,9 @@ class PrepareWorld:
         """What the plugin does by itself now and then."""
         if self.plugins:
             plugin = self.random.choice(self.plugins)
-            self.interleaving.start("restore files", plugin.process, plugin.state.restore_files)
+            own = ("restore files", plugin.state.restore_files), ("look", plugin.state.look_at_cards)
+            name, work = self.random.choice(own)
+            self.interleaving.start(name, plugin.process, work)
 
     # --- what must hold
 
@@ -439,6 +443,8 @@ class PrepareWorld:
         while self.plugins:
             self.kill()
         self.start_plugin()
+        self.finish()
+        self.interleaving.start("look", self.plugins[0].process, self.plugins[0].state.look_at_cards)
         self.finish()
         held = {record.ref.uid: record for record in self.checkpoint().of_boot(machine().boot_id)}
         for wish in self.wishes:

@@ -50,13 +50,13 @@ TEXTS: Final = (
     (
         "checkpoint",
         "Unprepare takes no lock",
-        '        with self._lock.held():\n            if not awaited():\n                raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was unp',
+        '        with self._alone(ref):\n            if not awaited():\n                raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was unp',
         '        with suppress():\n            if not awaited():\n                raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was unp',
     ),
     (
         "checkpoint",
         "Prepare takes no lock",
-        "        with self._lock.held():\n            require_wanted(",
+        "        with self._alone(ref, claim):\n            require_wanted(",
         "        with suppress():\n            require_wanted(",
     ),
     (

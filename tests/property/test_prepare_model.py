@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from koordra import logs
-from koordra.kubelet_plugin.isolation import realisation
+from koordra.kubelet_plugin.isolation import realisation, shares
 from koordra.kubelet_plugin.prepare import calls_in_progress, device_state
 from koordra.node_state import locks
 from tests.fakes.mutated import mutated
@@ -46,13 +46,13 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     # One of two calls, or of two plugins, does not wait for the other.
     (
         device_state,
-        "        with self._lock.held():\n            require_wanted()\n",
+        "        with self._alone(ref, claim):\n            require_wanted()\n",
         "        if True:\n            require_wanted()\n",
         1,
     ),
     (
         device_state,
-        "        with self._lock.held():\n            if not awaited():\n",
+        "        with self._alone(ref):\n            if not awaited():\n",
         "        if True:\n            if not awaited():\n",
         0,
     ),
@@ -113,7 +113,7 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     ),
     # What a backend wrote down is lost, comes too late, or is not looked at.
     (realisation, "        self.save(checkpoint)\n        self.checkpoint", "        self.checkpoint", 0),
-    (realisation, "        journal=device.journal,\n", "", 0),
+    (shares, "        journal=device.journal,\n", "", 0),
     (realisation, "shares, record.journal)", "shares)", 0),
     (realisation, "(), record.journal)", "())", 0),
     (realisation, "if left.shares:", "if False:", 23),

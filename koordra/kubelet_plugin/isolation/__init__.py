@@ -3,8 +3,10 @@ stand in one folder.
 
 backend     what a backend is, and what it is told
 packages    the node's backends by name, those of other packages included
+shares      the claims' parts of GPUs as backends are told of them
 realisation
             has them make and undo the shares of claims, and keeps their journals
+card_calls  one call at a time for each card, and each with a limit
 card_watch  looks whether cards still keep their shares
 none        the share is accounted for, and not enforced
 timeslicing the driver gives the card to its shares in turns

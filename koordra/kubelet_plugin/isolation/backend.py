@@ -1,6 +1,7 @@
 """What an isolation backend is: the one interface of koordra's own and of other packages' (packages.py).
 
-A backend is asked in this order, and never while another call for the node's claims is under way:
+A backend is asked in this order, and never while another call for the same card is under way. Each call is
+made in a thread of its own and has 15 seconds (card_calls.py); what it writes down after that is refused.
 
     fits         before anything is touched: why a share cannot be kept, as far as that can be seen. Pure
     card_start   of a backend that does something to the card itself (`Capabilities.per_card`): make the card
@@ -13,7 +14,7 @@ Every call is idempotent: the plugin may have been killed between any two, or wi
 What a backend must know to go on or to undo it hands to `keep` before it does it: that is in the plugin's
 checkpoint when `keep` returns, and comes back as the `journal` of the share, or of the card, in every later
 call. `resume` comes once at every start of the plugin, after what was half prepared has been undone; `verify`
-every few seconds for each card that the backend keeps.
+and `status` at once after it, and then every few seconds, for each card that the backend keeps.
 
 Errors are PrepareErrors; one from `prepare` or `card_start` has everything of the claim undone. Of what lies
 in koordra's state directory a backend mounts only `<its folder>/claims/<claim uid>/...`, read-only: the hook
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from koordra.api.opaque.parameters import GpuConfig
+from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import NO_EDITS, ContainerEdits
 from koordra.node_state.strict_json import Pairs
 from koordra.topology.location import DeviceNode
@@ -85,7 +87,8 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a backend keeps on the node when the plugin starts. `unknown` are devices of claims of which it
+    """What a backend keeps on the node when the plugin starts; cards without shares are stopped soon.
+    `unknown` are devices of claims of which it
     was lost with the checkpoint who keeps them."""
 
     shares: tuple[Share, ...] = ()
@@ -101,6 +104,11 @@ class Realised:
     edits: ContainerEdits = NO_EDITS
     uuid: str | None = None
     nodes: tuple[DeviceNode, ...] | None = None
+
+
+class UndoneLater(PrepareError):
+    """Raised by `unprepare` where the claim may end and what is left cannot be undone now: `card_stop` is
+    called for the share's device, with the share's journal, until it succeeds."""
 
 
 class IsolationBackend(ABC):
@@ -154,6 +162,7 @@ class IsolationBackend(ABC):
         return None
 
     def status(self, card: Card) -> Mapping[str, str]:
-        """What people may want to know of the card."""
+        """What people may want to know of the card, in a word or two each: the condition CardKept of its
+        claims tells it, while nothing is wrong."""
         del card
         return {}

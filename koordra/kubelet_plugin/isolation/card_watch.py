@@ -8,6 +8,7 @@ from typing import Final
 
 from koordra.kubelet_plugin.isolation.backend import IsolationBackend
 from koordra.kubelet_plugin.isolation.mps.backend import MpsIsolation
+from koordra.kubelet_plugin.isolation.realisation import CardLook
 from koordra.kubelet_plugin.isolation.timeslicing import TimeSlicing
 from koordra.kubelet_plugin.nvidia_driver.card_settings import CardSettings
 from koordra.kubelet_plugin.nvidia_driver.driver_programs import DriverPrograms, on_host
@@ -19,8 +20,8 @@ log = get_logger(__name__)
 
 INTERVAL: Final = 5.0
 _REST: Final = 3.0
-"""Times as long as a look took nobody looks after it: no claim is prepared during one, and each program of
-the driver that hangs costs it ten seconds."""
+"""Times as long as the looks took nobody looks after them: no claim of a card is prepared while it is looked
+at."""
 
 
 def card_backends(settings: Settings) -> tuple[IsolationBackend, ...]:
@@ -31,33 +32,34 @@ def card_backends(settings: Settings) -> tuple[IsolationBackend, ...]:
 
 
 class CardWatch(Wakeable):
-    """`verify` answers what is wrong, by device; `changed` is called when that is something else than
+    """`look` answers how the cards are kept, by device; `changed` is called when that is something else than
     before."""
 
     failed = "cards_not_verified"
 
     def __init__(
         self,
-        verify: Callable[[], Mapping[str, str]],
+        look: Callable[[], Mapping[str, CardLook]],
         changed: Callable[[], None],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self._verify, self._changed, self._clock = verify, changed, clock
-        self.problems: Mapping[str, str] = {}
-        """By device, in words."""
+        self._look, self._changed, self._clock = look, changed, clock
+        self.looks: Mapping[str, CardLook] = {}
+        """The last ones, by device."""
 
     def step(self) -> Pause:
         began = self._clock()
-        found = self._verify()
+        before, found = self.looks, self._look()
         rest = _REST * (self._clock() - began)
-        if found != self.problems:
-            for device, problem in sorted(found.items()):
-                if self.problems.get(device) != problem:
-                    log.error("card_not_kept", device=device, problem=problem)
-            for device in sorted(self.problems.keys() - found.keys()):
-                log.info("card_kept_again", device=device)
-            self.problems = found
+        if found != before:
+            for device in sorted(found.keys() | before.keys()):
+                was, now = (looks[device].problem if device in looks else None for looks in (before, found))
+                if now and now != was:
+                    log.error("card_not_kept", device=device, problem=now)
+                elif was and not now:
+                    log.info("card_kept_again", device=device)
+            self.looks = found
             self._changed()
         return Pause(max(INTERVAL / 2, rest), max(INTERVAL, rest))

@@ -8,15 +8,15 @@ some left is told of the one that went.
 
 One backend at a time does something to a card. `isolated_shares` refuses a share beside those of another kind
 before anything is touched; what is left of a backend whose last share could not be undone is undone before
-another one begins.
+another one begins. Every call goes by `CardCalls`, which knows what to do with one that does not return.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 
-from koordra.api import names
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import KoordraError, PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import CardRecord, Checkpoint
@@ -28,70 +28,17 @@ from koordra.kubelet_plugin.isolation.backend import (
     Keep,
     Realised,
     Share,
+    UndoneLater,
 )
+from koordra.kubelet_plugin.isolation.card_calls import CardCalls
 from koordra.kubelet_plugin.isolation.packages import ForeignBackend
+from koordra.kubelet_plugin.isolation.shares import IsolatedShare, share_of, shares_on
+from koordra.kubelet_plugin.publish.devices import whole_of
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.logs import get_logger
 from koordra.node_state.strict_json import Pairs
-from koordra.quantity import parse
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class IsolatedShare:
-    """A share that a backend must make before a container starts; of a claim's several shares of one card the
-    first one's `config` counts."""
-
-    backend: IsolationBackend
-    share: Share
-    config: GpuConfig
-
-
-def share_of(record: ClaimRecord, index: int, inventory: NodeInventory) -> Share:
-    """What devices[index] of the claim is for a backend."""
-    device = record.devices[index]
-    same = [
-        at for at, each in enumerate(record.devices) if each.device == device.device and not each.admin_access
-    ]
-    own = _share(record, [index], inventory)
-    return replace(own, of_card=_share(record, same, inventory)) if len(same) > 1 else own
-
-
-def _share(record: ClaimRecord, indices: Sequence[int], inventory: NodeInventory) -> Share:
-    """The claim's devices of these places, all of one card, as one share."""
-    device = record.devices[indices[0]]
-    consumed = [
-        dict(record.devices[index].consumed) if record.devices[index].share_id else {} for index in indices
-    ]
-    memory = sum(parse(each.get(names.CAPACITY_MEMORY, "0")) for each in consumed)
-    published = inventory.published.get(device.device)
-    whole = published.capacity[names.CAPACITY_MEMORY].value if published else memory + 1
-    cores = sum(int(parse(each.get(names.CAPACITY_CORES, "0"))) for each in consumed)
-    limited = all(names.CAPACITY_MEMORY in each for each in consumed) and memory < whole
-    return Share(
-        claim_uid=record.ref.uid,
-        index=indices[0],
-        device=device.device,
-        uuid=device.uuid or "",
-        memory_bytes=int(memory) if limited else None,
-        cores=cores if 0 < cores < 100 else None,
-        namespace=record.ref.namespace,
-        journal=device.journal,
-        cards=tuple(dict.fromkeys(each.device for each in record.devices if each.uuid is not None)),
-    )
-
-
-def shares_on(
-    claims: Iterable[ClaimRecord], device: str, isolation: str, inventory: NodeInventory
-) -> tuple[Share, ...]:
-    """The shares of the card that a backend keeps."""
-    return tuple(
-        share_of(claim, index, inventory)
-        for claim in claims
-        for index, each in enumerate(claim.devices)
-        if (each.device, each.isolation) == (device, isolation)
-    )
 
 
 @dataclass(slots=True)
@@ -122,27 +69,65 @@ class Journal:
         return keep
 
 
+@dataclass(frozen=True, slots=True)
+class CardLook:
+    """How a card is kept: what is wrong, in words (None: nothing), and what its backend, of this name, says
+    of it."""
+
+    isolation: str
+    problem: str | None = None
+    status: Mapping[str, str] = field(default_factory=dict)
+
+
 class Realisation:
-    """`backends` by name; `inventory` as it is now. The caller holds the state lock."""
+    """`backends` by name; `inventory` as it is now. The caller holds the state lock, but for `look`."""
 
     def __init__(
-        self, backends: Mapping[str, IsolationBackend], inventory: Callable[[], NodeInventory]
+        self,
+        backends: Mapping[str, IsolationBackend],
+        inventory: Callable[[], NodeInventory],
+        calls: CardCalls,
     ) -> None:
         self._backends = backends
         self._inventory = inventory
+        self._calls = calls
+
+    def alone(self, devices: Iterable[str]) -> AbstractContextManager[None]:
+        """Nobody else does anything to the cards of these devices; to be taken before the state lock. Raises
+        PrepareError."""
+        return self._calls.alone(devices)
+
+    def fits(self, backend: IsolationBackend, share: Share, config: GpuConfig, card: Card) -> str | None:
+        """As the backend's own."""
+        what = f"isolation {backend.name}: fits of claim {share.claim_uid} on {share.device}"
+        return self._calls.answer(share.device, what, lambda: backend.fits(share, config, card))
 
     def realise(self, journal: Journal, shares: Sequence[IsolatedShare]) -> dict[int, Realised]:
         """Make the shares of a claim that is in the journal's checkpoint; by index of the device. Raises
         PrepareError and CheckpointError, after which `undo` is due."""
         for each in shares:
+            self._stop_left_over(journal, each)
             if each.backend.capabilities.per_card:
                 self._start_card(journal, each)
-        return {
-            each.share.index: each.backend.prepare(
-                each.share, each.config, journal.of_share(each.share.claim_uid, each.share.index)
-            )
-            for each in shares
-        }
+        return {each.share.index: self._prepare(journal, each) for each in shares}
+
+    def _prepare(self, journal: Journal, wanted: IsolatedShare) -> Realised:
+        share, backend = wanted.share, wanted.backend
+        what = f"isolation {backend.name}: prepare of claim {share.claim_uid} on {share.device}"
+        keep = journal.of_share(share.claim_uid, share.index)
+        return self._calls.kept(
+            share.device, what, keep, lambda own: backend.prepare(share, wanted.config, own)
+        )
+
+    def _stop_left_over(self, journal: Journal, wanted: IsolatedShare) -> None:
+        """What a backend was to undo later on the card, and what another one has left there."""
+        for record in journal.checkpoint.cards:
+            if whole_of(record.device) != whole_of(wanted.share.device):
+                continue
+            backend = self._backend_of(record)
+            if not backend.capabilities.per_card or not self._card(record, journal.checkpoint).shares:
+                self._stop_card(record)
+                journal.put(journal.checkpoint.without_card(record.device))
 
     def _start_card(self, journal: Journal, wanted: IsolatedShare) -> None:
         share, name = wanted.share, wanted.backend.name
@@ -153,8 +138,14 @@ class Realisation:
         if record is None:
             record = CardRecord(share.device, share.uuid, name)
             journal.put(journal.checkpoint.with_card(record))
-        card = self._card(record, journal.checkpoint)
-        wanted.backend.card_start(card, wanted.config, journal.of_card(share.device))
+        self._set_card(wanted.backend, self._card(record, journal.checkpoint), wanted.config, journal)
+
+    def _set_card(
+        self, backend: IsolationBackend, card: Card, config: GpuConfig | None, journal: Journal
+    ) -> None:
+        what = f"isolation {backend.name}: card_start of {card.device}"
+        keep = journal.of_card(card.device)
+        self._calls.kept(card.device, what, keep, lambda own: backend.card_start(card, config, own))
 
     def undo(self, journal: Journal, record: ClaimRecord) -> None:
         """Undo the claim's shares, then the cards that nobody has left; of these the journal's checkpoint
@@ -168,7 +159,14 @@ class Realisation:
                 free = [Card(device.device, device.uuid or "")] if device.device not in held else []
                 self.undo_everywhere(record.ref.uid, [device.device], cards=free)
             elif backend := self._backends.get(device.isolation or ""):
-                backend.unprepare(share_of(record, index, self._inventory()))
+                share = share_of(record, index, self._inventory())
+                try:
+                    self._unprepare(backend, share)
+                except UndoneLater as error:
+                    log.warning("share_is_undone_later", claim=str(record.ref), error=str(error))
+                    if journal.checkpoint.card(share.device) is None:
+                        later = CardRecord(share.device, share.uuid, backend.name, share.journal)
+                        journal.checkpoint = journal.checkpoint.with_card(later)
         for device in record.devices:
             card = others.card(device.device)
             if card is None or card.isolation != device.isolation:
@@ -186,80 +184,73 @@ class Realisation:
         for backend in self._backends.values():
             try:
                 for device in devices:
-                    backend.unprepare(Share(uid, 0, device, uuid="", memory_bytes=None, cores=None))
+                    self._unprepare(backend, Share(uid, 0, device, uuid="", memory_bytes=None, cores=None))
                 for card in cards if backend.capabilities.per_card else ():
-                    backend.card_stop(card)
+                    self._stop(backend, card)
             except PrepareError as error:
                 if not isinstance(backend, ForeignBackend):
                     raise
                 log.error("isolation_not_undone", uid=uid, backend=backend.name, error=str(error))
 
-    def resume(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
-        """At the start: undo the cards that no claim has, and let the backends go on with the others; what is
-        left of the checkpoint. Never raises: what fails is logged."""
-        if checkpoint is not None:
-            checkpoint, failed = self._without_idle(checkpoint)
-            for device, error in failed.items():
-                log.error("card_not_stopped", device=device, error=error)
+    def resume(self, checkpoint: Checkpoint | None) -> None:
+        """At the start: let the backends go on with what they keep, None where that is not known. Never
+        raises: what fails is logged."""
         for backend in self._backends.values():
+            held = self._held(backend.name, checkpoint) if checkpoint else None
+            what = f"isolation {backend.name}: resume"
             try:
-                backend.resume(self._held(backend.name, checkpoint) if checkpoint else None)
+                self._calls.answer(what, what, lambda backend=backend, held=held: backend.resume(held))  # type: ignore[misc]
             except KoordraError as error:
                 log.error("isolation_not_resumed", backend=backend.name, error=str(error))
-        return checkpoint
 
-    def verify(self, journal: Journal) -> dict[str, str]:
-        """By device, what is wrong with how its card is kept. One that no claim has, and that could not be
-        undone (a driver that comes after the plugin), is undone."""
-        checkpoint, failed = self._without_idle(journal.checkpoint)
-        if checkpoint != journal.checkpoint:
-            journal.put(checkpoint)
-        found = {
-            device: f"no claim has it any more, and it is not as it was: {error}"
-            for device, error in failed.items()
-        }
-        for record in (each for each in checkpoint.cards if each.device not in failed):
-            backend = self._backends.get(record.isolation)
-            try:
-                card = self._card(record, checkpoint)
-                problem = (
-                    backend.verify(card)
-                    if backend
-                    else f"this node has no backend {record.isolation} any more"
+    def look(
+        self, device: str, load: Callable[[], Checkpoint], forget: Callable[[str], None]
+    ) -> CardLook | None:
+        """How the card is kept, once nobody else does anything to it; None for one that is not kept any more.
+        `load` and `forget`, for a card that nobody has and that is as it was now, take the state lock. Raises
+        what these raise."""
+        isolation = said = ""
+        try:
+            with self._calls.alone([device]):
+                checkpoint = load()
+                record = checkpoint.card(device)
+                if record is None:
+                    return None
+                isolation = record.isolation
+                backend, card = self._backend_of(record), self._card(record, checkpoint)
+                if not card.shares:
+                    said = "no claim has it any more, and it is not as it was: "
+                    self._stop_card(record)
+                    forget(device)
+                    return None
+                problem = self._calls.answer(
+                    device, f"isolation {isolation}: verify of {device}", lambda: backend.verify(card)
                 )
-            except KoordraError as error:
-                problem = str(error)
-            if problem:
-                found[record.device] = problem
-        return found
-
-    def _without_idle(self, checkpoint: Checkpoint) -> tuple[Checkpoint, dict[str, str]]:
-        """Undo the cards that no claim has; what is left of the checkpoint, and by device why one stays."""
-        failed = {}
-        for record in checkpoint.cards:
-            if self._card(record, checkpoint).shares:
-                continue
-            try:
-                self._stop_card(record)
-                checkpoint = checkpoint.without_card(record.device)
-            except KoordraError as error:
-                failed[record.device] = str(error)
-        return checkpoint, failed
+                status = (
+                    {}
+                    if problem
+                    else self._calls.answer(
+                        device, f"isolation {isolation}: status of {device}", lambda: backend.status(card)
+                    )
+                )
+                return CardLook(isolation, problem, status)
+        except PrepareError as error:
+            return CardLook(isolation, f"{said}{error}")
 
     def _held(self, name: str, checkpoint: Checkpoint) -> Held:
         inventory = self._inventory()
-        cards = (self._card(card, checkpoint) for card in checkpoint.cards if card.isolation == name)
+        claims = checkpoint.of_boot(inventory.boot_id)
         return Held(
             shares=tuple(
                 share_of(claim, index, inventory)
-                for claim in checkpoint.of_boot(inventory.boot_id)
+                for claim in claims
                 for index, device in enumerate(claim.devices)
                 if device.isolation == name
             ),
-            cards=tuple(card for card in cards if card.shares),
+            cards=tuple(self._card(card, checkpoint) for card in checkpoint.cards if card.isolation == name),
             unknown=frozenset(
                 device.device
-                for claim in checkpoint.of_boot(inventory.boot_id)
+                for claim in claims
                 for device in claim.devices
                 if claim.state is State.RECOVERED
             ),
@@ -271,20 +262,31 @@ class Realisation:
         shares = shares_on(claims, record.device, record.isolation, inventory)
         return Card(record.device, record.uuid, shares, record.journal)
 
-    def _stop_card(self, record: CardRecord) -> None:
+    def _backend_of(self, record: CardRecord) -> IsolationBackend:
         backend = self._backends.get(record.isolation)
         if backend is None:
             raise PrepareError(
                 f"BackendUnavailable: {record.device} is kept by isolation {record.isolation!r}, which this node does not have any more; "
                 "install it again until the card is free"
             )
-        backend.card_stop(Card(record.device, record.uuid, (), record.journal))
+        return backend
+
+    def _unprepare(self, backend: IsolationBackend, share: Share) -> None:
+        what = f"isolation {backend.name}: unprepare of claim {share.claim_uid} on {share.device}"
+        self._calls.answer(share.device, what, lambda: backend.unprepare(share))
+
+    def _stop_card(self, record: CardRecord) -> None:
+        self._stop(self._backend_of(record), Card(record.device, record.uuid, (), record.journal))
+
+    def _stop(self, backend: IsolationBackend, card: Card) -> None:
+        what = f"isolation {backend.name}: card_stop of {card.device}"
+        self._calls.answer(card.device, what, lambda: backend.card_stop(card))
 
     def _tell(self, card: Card, record: CardRecord, journal: Journal) -> None:
         """A share went and others are left; they are kept as before where the backend cannot follow now."""
         backend = self._backends.get(record.isolation)
         try:
             if backend is not None:
-                backend.card_start(card, None, journal.of_card(card.device))
+                self._set_card(backend, card, None, journal)
         except KoordraError as error:
             log.error("card_not_adjusted", device=card.device, error=str(error))

@@ -9,6 +9,7 @@ hand: nothing tells it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from koordra.api.opaque.parameters import GpuConfig, TimeSlice
@@ -75,6 +76,9 @@ class TimeSlicing(IsolationBackend):
         if mode is not ComputeMode.DEFAULT:
             return f"its compute mode is {mode}, set by somebody else; its shares need {ComputeMode.DEFAULT}"
         return None
+
+    def status(self, card: Card) -> Mapping[str, str]:
+        return {"time-slice": dict(card.journal).get(_SLICE, TimeSlice.DEFAULT)}
 
 
 def _wanted(config: GpuConfig) -> TimeSlice:

@@ -10,7 +10,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from tempfile import TemporaryFile
+from typing import IO, Final, Protocol
 
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.nvidia_driver.driver_files import program
@@ -21,6 +22,8 @@ WITHIN: Final = 10.0
 """Seconds that a program has to answer."""
 _LONGEST: Final = 300
 """Characters of what a program said that an error quotes."""
+_MOST: Final = 1 << 20
+"""Bytes of what a program said that are read."""
 
 _OWN_SHM: Final = 'mount --bind "$1" "$2/dev/shm" && shift 2 && exec "$@"'
 
@@ -88,25 +91,28 @@ class DriverPrograms:
         within: float = WITHIN,
     ) -> str:
         """What the program answers to `said`. Raises PrepareError, which quotes it, where it ends with an
-        error or does not end in time."""
+        error or does not end in time. A daemon that it leaves behind may keep its streams: they are files, and no
+        pipes whose end somebody would wait for."""
         words = self.command(name, arguments, env or {}, shm=shm)
         what = " ".join((name, *arguments, *([said.strip()] if said else [])))
-        try:
-            done = subprocess.run(
-                words,
-                input=said,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=within,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise PrepareError(f"{what}: no answer within {within:g} s") from error
-        except OSError as error:
-            raise PrepareError(f"{what}: {error.strerror}") from error
-        if done.returncode != 0:
-            told = (done.stderr or done.stdout).strip()[:_LONGEST]
-            why = f"{what}: it ended with {done.returncode}: {told or 'nothing was said'}"
-            raise ProgramFailed(why, done.returncode)
-        return done.stdout
+        with TemporaryFile() as asked, TemporaryFile() as told, TemporaryFile() as complained:
+            asked.write(said.encode())
+            asked.seek(0)
+            try:
+                process = subprocess.Popen(words, stdin=asked, stdout=told, stderr=complained)
+                code = process.wait(within)
+            except subprocess.TimeoutExpired as error:
+                process.kill()  # one that the driver holds does not end, and is not waited for
+                raise PrepareError(f"{what}: no answer within {within:g} s") from error
+            except OSError as error:
+                raise PrepareError(f"{what}: {error.strerror}") from error
+            answer, complaint = _read(told), _read(complained)
+        if code != 0:
+            quoted = (complaint or answer).strip()[:_LONGEST] or "nothing was said"
+            raise ProgramFailed(f"{what}: it ended with {code}: {quoted}", code)
+        return answer
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(_MOST).decode(errors="replace")

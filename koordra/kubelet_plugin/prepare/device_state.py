@@ -1,6 +1,6 @@
 """Prepare and Unprepare: a state machine that survives a crash at any point.
 
-Prepare of one claim, under the state lock (two instances may overlap during an update):
+Prepare of one claim, under the state lock (two instances may overlap during an update), with its cards:
 
     read the claim from the API ─> decide (prepare_decision.py) ─> checkpoint: PrepareStarted
         ─> realise, journalled (isolation/realisation.py) ─> edits (claim_edits.py) ─> files (claim_files.py)
@@ -23,18 +23,17 @@ its devices and the kubelet repeats the call. Unprepare of an unknown claim succ
 A record holds devices only in the boot it was written in. A record of an earlier boot, or one that was rolled
 back, is kept until Unprepare, only to detect a different card under the old name.
 
-If the checkpoint is unreadable, or missing beside files of prepared claims, it is rebuilt from what is left
-(stored_claims.py). While some claim with a file has no record, it is unknown what is in use: Prepare
-refuses. Unprepare still works: it takes the claim's NICs back from its pods, undoes the claim in every
-isolation backend for every device of the node, and removes its files; then it tries to recover again.
+An unreadable checkpoint, or one that is missing beside files of prepared claims, is rebuilt from what is left
+(stored_claims.py). While some claim with a file has no record Prepare refuses. Unprepare undoes the claim in
+every isolation backend for every device of the node, and removes its files; then it tries to recover again.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from koordra.api.objects import Object
 from koordra.api.opaque.imex import ImexDomain
@@ -43,11 +42,14 @@ from koordra.kubelet_plugin.cdi import container_files
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.isolation.backend import IsolationBackend
-from koordra.kubelet_plugin.isolation.realisation import Journal, Realisation
+from koordra.kubelet_plugin.isolation.card_calls import CardCalls
+from koordra.kubelet_plugin.isolation.realisation import CardLook, Journal, Realisation
+from koordra.kubelet_plugin.isolation.shares import gpus_of
 from koordra.kubelet_plugin.network.consumers import Claims, Consumers, holds_nics
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.calls_in_progress import CallsInProgress
+from koordra.kubelet_plugin.prepare.card_looks import look_at_cards
 from koordra.kubelet_plugin.prepare.claim_edits import finished
 from koordra.kubelet_plugin.prepare.claim_files import ClaimFiles
 from koordra.kubelet_plugin.prepare.imex_membership import NO_IMEX, DomainNotReady, Nodes, NoImex
@@ -58,7 +60,7 @@ from koordra.kubelet_plugin.settings import NodePaths
 from koordra.logs import get_logger
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
-from koordra.node_state.locks import StateLock
+from koordra.node_state.locks import CardLocks, StateLock
 
 log = get_logger(__name__)
 
@@ -80,6 +82,7 @@ class DeviceState:
         backends: Mapping[str, IsolationBackend],
         disk: Disk,
         lock: StateLock | None = None,
+        calls: CardCalls | None = None,
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
         consumers: Callable[[Object], Consumers] | None = None,
         networks: PodNetworks | None = None,
@@ -108,7 +111,7 @@ class DeviceState:
             boot_id=lambda: inventory().boot_id,
         )
         self.noted = self._stored.noted
-        self._realisation = Realisation(backends, inventory)
+        self._realisation = Realisation(backends, inventory, calls or CardCalls(CardLocks(paths.cards)))
         self._new_nonce = new_nonce
         self._calls = CallsInProgress()
 
@@ -131,7 +134,7 @@ class DeviceState:
         require_wanted()
         claim, consumers = self._fetch(ref)
         nodes = self._imex.told(ref, claim)
-        with self._lock.held():
+        with self._alone(ref, claim):
             require_wanted()
             return self._prepare(ref, claim, consumers, nodes)
 
@@ -155,6 +158,7 @@ class DeviceState:
             hook_program=self._hook_program(),
             imex_holders=checkpoint.claims,
             cards=checkpoint.cards,
+            fits=self._realisation.fits,
         )
         nonce = held.nonce if held else self._new_nonce()
         decision = decide(ref, claim, node=node, nonce=nonce, before=before)
@@ -191,7 +195,7 @@ class DeviceState:
             log.warning("unprepare_invalid_claim", claim=str(ref), uid=ref.uid[:80])
             return
         self._calls.overtake(ref.uid)
-        with self._lock.held():
+        with self._alone(ref):
             if not awaited():
                 raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was unprepared by it")
             self._release_network(ref)
@@ -234,20 +238,13 @@ class DeviceState:
                     elif record.state is State.COMPLETED:
                         self._write_files(record)
                 except KoordraError as error:
-                    log.error(
-                        "claim_not_repaired", claim=str(record.ref), uid=record.ref.uid, error=str(error)
-                    )
+                    log.error("claim_not_repaired", uid=record.ref.uid, error=str(error))
             keep = {record.ref.uid for record in checkpoint.of_boot(boot_id)}
             try:
                 self._files.remove_stale(keep)
             except KoordraError as error:
                 log.error("stale_files_not_removed", error=str(error))
-            try:
-                after = self._realisation.resume(checkpoint)
-                if after is not None and after != checkpoint:
-                    self._stored.save(after)
-            except KoordraError as error:
-                log.error("cards_not_repaired", error=str(error))
+            self._realisation.resume(checkpoint)
 
     def restore_files(self) -> None:
         """Rewrite files of prepared claims that are missing or were changed, and the hook that they name: the
@@ -260,30 +257,36 @@ class DeviceState:
             for record in held:
                 with one():
                     if record.state is State.COMPLETED and not self._files.unchanged(record):
-                        self._restore(record)
+                        contents = container_files.file_contents(record, self._inventory())
+                        if names := [path.name for path in self._files.altered(record, contents)]:
+                            self._files.write(record, contents)
+                            log.warning("claim_files_restored", uid=record.ref.uid, files=names)
 
-    def _restore(self, record: ClaimRecord) -> None:
-        contents = container_files.file_contents(record, self._inventory())
-        altered = self._files.altered(record, contents)
-        if altered:
-            self._files.write(record, contents)
-            names = [path.name for path in altered]
-            log.warning("claim_files_restored", claim=str(record.ref), uid=record.ref.uid, files=names)
+    def look_at_cards(self) -> dict[str, CardLook]:
+        """By device, how the cards are kept. Raises CheckpointError."""
+        return look_at_cards(self._realisation, self._stored, self._lock)
 
-    def verify_cards(self) -> dict[str, str]:
-        """By device, what is wrong with the cards that isolation backends keep. Raises CheckpointError."""
+    def _load(self) -> Checkpoint:
         with self._lock.held():
-            return self._realisation.verify(Journal(self._stored.load(), self._stored.save))
+            return self._stored.load()
+
+    @contextmanager
+    def _alone(self, ref: ClaimRef, claim: Object | None = None) -> Iterator[None]:
+        """The state lock; before it the cards that the claim has, or is to have, so that nobody waits for
+        another claim's cards. Raises PrepareError, CheckpointError."""
+        record = None
+        with suppress(CheckpointError):
+            record = self._load().get(ref.uid)
+        with self._realisation.alone(gpus_of(claim, record, self._inventory())), self._lock.held():
+            yield
 
     def records(self) -> tuple[ClaimRecord, ...]:
         """The claims that hold devices of this node now. Raises CheckpointError."""
-        with self._lock.held():
-            return self._stored.load().of_boot(self._inventory().boot_id)
+        return self._load().of_boot(self._inventory().boot_id)
 
     def remembered(self) -> tuple[ClaimRecord, ...]:
         """Those, and claims of earlier boots that are not unprepared yet. Raises CheckpointError."""
-        with self._lock.held():
-            return self._stored.load().claims
+        return self._load().claims
 
     def _fetch(self, ref: ClaimRef) -> tuple[Object, Consumers | None]:
         try:

@@ -3,22 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 from koordra.api import names
 from koordra.api.opaque.configuration import Configuration
 from koordra.api.opaque.isolation import IsolationPolicy, are_apart, is_share
+from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import CardRecord
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.isolation.backend import Card, IsolationBackend, Share
 from koordra.kubelet_plugin.isolation.mig.backend import MigIsolation
-from koordra.kubelet_plugin.isolation.realisation import IsolatedShare, share_of, shares_on
+from koordra.kubelet_plugin.isolation.shares import IsolatedShare, share_of, shares_on
 from koordra.kubelet_plugin.prepare.identified_devices import Prepared
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.quantity import parse
 from koordra.topology.machine import Gpu
+
+Fits: TypeAlias = Callable[[IsolationBackend, Share, GpuConfig, Card], str | None]
+"""A backend's own `fits`, as the caller makes calls of backends."""
 
 
 def isolated_shares(
@@ -30,6 +35,7 @@ def isolated_shares(
     holders: Iterable[ClaimRecord],
     prepared: Prepared,
     cards: Mapping[str, CardRecord],
+    fits: Fits,
 ) -> list[IsolatedShare | None]:
     """The backend's part in each device; None for one that is not a GPU, or is allocated with adminAccess. A
     prepared device keeps its isolation: a policy is about what starts. Raises PrepareError."""
@@ -52,9 +58,8 @@ def isolated_shares(
             each.request for each in record.devices if each.device == device.device and not each.admin_access
         )
         if kept is None:
-            refused = backend.fits(
-                share, config.gpu(first), _card(share, word, others, inventory, cards.get(share.device))
-            )
+            card = _card(share, word, others, inventory, cards.get(share.device))
+            refused = fits(backend, share, config.gpu(first), card)
             if refused is not None:
                 raise PrepareError(f"{record.ref}: BackendUnavailable: {device.device}: {refused}")
         else:

@@ -42,13 +42,13 @@ from koordra.kubelet_plugin.claims.claim_record import (
     State,
 )
 from koordra.kubelet_plugin.isolation.backend import IsolationBackend
-from koordra.kubelet_plugin.isolation.realisation import IsolatedShare
+from koordra.kubelet_plugin.isolation.shares import IsolatedShare
 from koordra.kubelet_plugin.network.consumers import Consumers
 from koordra.kubelet_plugin.network.fabric_files import fabric_settings, rules_nccl
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy, network_plans
 from koordra.kubelet_plugin.prepare.allocation_checks import refuse_overcommit, refuse_unmet_scopes
 from koordra.kubelet_plugin.prepare.identified_devices import Prepared, identified
-from koordra.kubelet_plugin.prepare.isolated_shares import isolated_shares
+from koordra.kubelet_plugin.prepare.isolated_shares import Fits, isolated_shares
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.claim_network import NetworkPlan
 from koordra.node_state.claim_ref import ClaimRef
@@ -64,7 +64,7 @@ class NodeView:
     this boot, `files` the plugin's state directory, `consumers` the pods of the claim, None where they are
     not known; `networks` is what the operator says of pods' networks; `hook_program` is the CDI hook
     on the node, None where this koordra was built without it; `imex_holders` are the claims by which the
-    node is in an IMEX domain; `cards` are those on which a backend did something."""
+    node is in an IMEX domain; `cards` are those on which a backend did something, `fits` asks one."""
 
     pool: str
     inventory: NodeInventory
@@ -76,6 +76,7 @@ class NodeView:
     hook_program: str | None = None
     imex_holders: Sequence[ClaimRecord] = ()
     cards: Sequence[CardRecord] = ()
+    fits: Fits = IsolationBackend.fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ def decide(
         holders=node.holders,
         prepared=prepared,
         cards={card.device: card for card in node.cards},
+        fits=node.fits,
     )
     plans = (
         # Its NICs may be in the pod already.

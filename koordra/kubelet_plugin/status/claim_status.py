@@ -11,8 +11,8 @@ GPU's memory limit.
     Present       False while the device is not what it was when the claim was prepared
                   (prepare/lost_devices.py); the claim's pods get an Event, too
 
-    CardKept      False while something is wrong with how the card is kept for its shares
-                  (isolation/card_watch.py)
+    CardKept      (GPU of which a backend keeps the whole card) whether it is kept for its shares, and what
+                  the backend says of it, or what is wrong (isolation/card_watch.py)
 
     Limited       (GPU with isolation `limiter`) whether the memory limit holds; Unknown until a process uses
                   CUDA; reasons: isolation/limiter/report.py. The message says whether cores are limited, too
@@ -47,6 +47,7 @@ from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterVerdict
 from koordra.kubelet_plugin.isolation.limiter.resize import ResizeState
+from koordra.kubelet_plugin.isolation.realisation import CardLook
 from koordra.kubelet_plugin.network.network_decision import NO_NETWORK, NO_NETWORK_MESSAGE
 from koordra.kubelet_plugin.prepare.lost_devices import LostDevice, lost_devices
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
@@ -114,13 +115,19 @@ def with_lost(record: ClaimRecord, entries: Sequence[Object], lost: Iterable[Los
     return _with_conditions(record, entries, told)
 
 
-def with_unkept(record: ClaimRecord, entries: Sequence[Object], unkept: Mapping[str, str]) -> list[Object]:
-    """The entries, which say of the claim's cards what is wrong with how they are kept."""
-    told = {
-        device.device: _condition(CARD_KEPT, False, "CardNotKept", unkept[device.device])
-        for device in record.devices
-        if device.device in unkept
-    }
+def with_looks(record: ClaimRecord, entries: Sequence[Object], looks: Mapping[str, CardLook]) -> list[Object]:
+    """The entries, which say of the claim's cards how they are kept; of one that is kept well, what its
+    backend has to say."""
+    told = {}
+    for device in record.devices:
+        look = looks.get(device.device)
+        if look is not None and look.isolation == device.isolation and (look.problem or look.status):
+            said = ", ".join(f"{name} {value}" for name, value in sorted(look.status.items()))
+            told[device.device] = (
+                _condition(CARD_KEPT, False, "CardNotKept", look.problem)
+                if look.problem
+                else _condition(CARD_KEPT, True, "Kept", f"by {look.isolation}: {said}")
+            )
     return _with_conditions(record, entries, told)
 
 
@@ -219,7 +226,7 @@ class ClaimStatusWriter(Wakeable):
         inventory: Callable[[], NodeInventory],
         limited: Callable[[str], LimiterVerdict | None] = lambda _uid: None,
         resized: Callable[[str, int], ResizeState | None] = lambda _uid, _index: None,
-        unkept: Callable[[], Mapping[str, str]] = dict,
+        looks: Callable[[], Mapping[str, CardLook]] = dict,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         super().__init__()
@@ -227,7 +234,7 @@ class ClaimStatusWriter(Wakeable):
         self._records = records
         self._attached = attached
         self._inventory = inventory
-        self._limited, self._resized, self._unkept = limited, resized, unkept
+        self._limited, self._resized, self._looks = limited, resized, looks
         self._clock = clock
         self._written: dict[str, list[Object] | None] = {}
         """By uid, what the API has; None where that is not known."""
@@ -260,7 +267,7 @@ class ClaimStatusWriter(Wakeable):
                     limited=self._limited(uid),
                     resized=self._resized,
                 )
-                entries = with_unkept(record, entries, self._unkept())
+                entries = with_looks(record, entries, self._looks())
             wanted = with_lost(record, entries, lost)
             there = self._written.get(uid, self._unwritten)
             current[uid] = wanted if there == wanted or self._write(record, wanted, lost) else None

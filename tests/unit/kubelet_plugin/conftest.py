@@ -15,6 +15,7 @@ from koordra.api.objects import Object
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, decode
 from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.isolation.card_calls import CardCalls, Runner, answered
 from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.network.consumers import Consumers
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
@@ -24,11 +25,12 @@ from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
-from koordra.node_state.locks import StateLock
+from koordra.node_state.locks import CardLocks, StateLock
 from koordra.topology.presets import write_machine
 from koordra.topology.problems import Discovery
 from tests.fakes.disks import StepDisk
 from tests.fakes.node_claims import ANY_ISOLATION, NODE, FakeClaims
+from tests.patience import PATIENCE
 
 
 class PluginNode:
@@ -64,7 +66,15 @@ class PluginNode:
         self.policy, self.hook = policy or NetworkPolicy(managed=True), hook
         return self.plugin(disk)
 
-    def unrepaired(self, disk: Disk | None = None, *, lock: StateLock | None = None) -> DeviceState:
+    def unrepaired(
+        self,
+        disk: Disk | None = None,
+        *,
+        lock: StateLock | None = None,
+        patience: float = PATIENCE,
+        run: Runner = answered,
+    ) -> DeviceState:
+        """`patience`: seconds to wait for a card; `run` makes calls of backends."""
         hook = self.hook
         return DeviceState(
             node=self.name,
@@ -78,6 +88,7 @@ class PluginNode:
             new_nonce=lambda: f"{next(self._nonces):032x}",
             policy=self.policy,
             hook_program=lambda: hook,
+            calls=CardCalls(CardLocks(self.paths.cards, timeout=patience), run=run),
         )
 
     def checkpoint(self) -> Checkpoint:

@@ -27,8 +27,9 @@ from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.isolation.timeslicing import TimeSlicing
 from koordra.kubelet_plugin.nvidia_driver.card_settings import CardSettings
 from koordra.kubelet_plugin.nvidia_driver.driver_programs import DriverPrograms
+from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.offering import Offering
-from koordra.kubelet_plugin.status.claim_status import with_unkept
+from koordra.kubelet_plugin.status.claim_status import with_looks
 from tests.fakes import mps_control
 from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, parameters, uid
 from tests.patience import PATIENCE
@@ -106,6 +107,10 @@ def share(number: int, device: str = GPU_0, memory: str = "10Gi", **config: Any)
     return obj
 
 
+def problems(plugin: DeviceState) -> dict[str, str]:
+    return {device: look.problem for device, look in plugin.look_at_cards().items() if look.problem}
+
+
 def env_of(record: ClaimRecord) -> dict[str, str]:
     return dict(record.devices[0].edits.env)
 
@@ -161,13 +166,13 @@ def test_a_daemon_that_is_gone_is_started_again_and_nobody_gets_past_it(
     plugin = node.plugin()
     node.claims.put(share(1))
     plugin.prepare(ref_of(share(1)))
-    assert plugin.verify_cards() == {}
+    assert problems(plugin) == {}
     cards.kill_daemon()
     cards.set(cards.uuid(), refuses="the card is busy")
-    (problem,) = plugin.verify_cards().values()
+    (problem,) = problems(plugin).values()
     assert "the card is busy" in problem, "it is PROHIBITED before the daemon is started"
     cards.set(cards.uuid(), refuses=None)
-    assert plugin.verify_cards() == {}
+    assert problems(plugin) == {}
     assert cards.of()["mode"] == "EXCLUSIVE_PROCESS"
     assert cards.says("client 7 0") == "30 10240M\n"
 
@@ -175,10 +180,10 @@ def test_a_daemon_that_is_gone_is_started_again_and_nobody_gets_past_it(
 def test_a_plugin_that_starts_finds_the_daemon_or_starts_it(cards: Cards, node: PluginNode) -> None:
     prepare(node, share(1))
     before = (cards.pipe / "nvidia-cuda-mps-control.pid").read_text()
-    node.plugin()
+    problems(node.plugin())
     assert (cards.pipe / "nvidia-cuda-mps-control.pid").read_text() == before
     cards.kill_daemon()
-    node.plugin()
+    problems(node.plugin())
     assert cards.says("client 7 0") == "30 10240M\n"
 
 
@@ -187,10 +192,10 @@ def test_a_mode_that_somebody_else_set_is_told_and_put_right(cards: Cards, node:
     node.claims.put(share(1))
     plugin.prepare(ref_of(share(1)))
     cards.set(cards.uuid(), mode="DEFAULT")
-    assert plugin.verify_cards() == {
+    assert problems(plugin) == {
         GPU_0: "its compute mode was DEFAULT, set by somebody else: programs could run past MPS"
     }
-    assert plugin.verify_cards() == {}
+    assert problems(plugin) == {}
 
 
 def test_a_server_with_a_fault_is_told(cards: Cards, node: PluginNode) -> None:
@@ -199,7 +204,7 @@ def test_a_server_with_a_fault_is_told(cards: Cards, node: PluginNode) -> None:
     plugin.prepare(ref_of(share(1)))
     cards.says("client 7 0")
     cards.says("fault")
-    (problem,) = plugin.verify_cards().values()
+    (problem,) = problems(plugin).values()
     assert problem.startswith("MPS server 1000 is in FAULT")
 
 
@@ -292,11 +297,11 @@ def test_a_card_that_is_not_kept_is_told_by_its_claims(cards: Cards, node: Plugi
     cards.says("client 7 0")
     cards.says("fault")
     watched: list[str] = []
-    watch = CardWatch(plugin.verify_cards, lambda: watched.append("changed"))
+    watch = CardWatch(plugin.look_at_cards, lambda: watched.append("changed"))
     for _ in range(2):
         watch.step()
     assert watched == ["changed"], "once, and not at every look"
-    (entry,) = with_unkept(record, [], watch.problems)
+    (entry,) = with_looks(record, [], watch.looks)
     (condition,) = entry["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == (
         "CardKept",
@@ -306,8 +311,12 @@ def test_a_card_that_is_not_kept_is_told_by_its_claims(cards: Cards, node: Plugi
     assert "MPS server 1000 is in FAULT" in condition["message"]
     cards.kill_daemon()
     watch.step()
-    assert watch.problems == {}
+    assert {device: look.problem for device, look in watch.looks.items()} == {GPU_0: None}
     assert watched == ["changed", "changed"]
+    (entry,) = with_looks(record, [], watch.looks)
+    (condition,) = entry["conditions"]
+    assert (condition["status"], condition["reason"]) == ("True", "Kept")
+    assert condition["message"] == "by mps: servers none, since nobody computes"
 
 
 @pytest.mark.parametrize("word", ["mps", "timeslicing"])
@@ -348,11 +357,11 @@ def test_no_daemon_is_started_for_a_card_that_nobody_has(cards: Cards, node: Plu
 
     own._cards = CardSettings(DriverPrograms(no_driver))
     plugin = node.plugin()
-    (problem,) = plugin.verify_cards().values()
+    (problem,) = problems(plugin).values()
     assert problem.startswith("no claim has it any more, and it is not as it was: ")
     assert [each.device for each in node.checkpoint().cards] == [GPU_0]
     own._cards = CardSettings(programs)
-    assert plugin.verify_cards() == {}
+    assert problems(plugin) == {}
     assert not node.checkpoint().cards
     assert not cards.pipe.parent.exists()
     assert cards.of()["mode"] == "DEFAULT"

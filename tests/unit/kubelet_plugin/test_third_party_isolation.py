@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from koordra.api.opaque.isolation import IsolationPolicy, node_policy
 from koordra.api.opaque.parameters import GpuConfig, decode, isolations
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
-from koordra.kubelet_plugin.isolation import packages
+from koordra.kubelet_plugin.isolation import card_calls
 from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.publish.node_inventory import inventory_of
 from koordra.kubelet_plugin.publish.offering import Offering
@@ -173,16 +173,14 @@ def test_one_that_refuses_in_its_own_words_is_quoted(installed: Path, discovery:
 def test_one_that_hangs_is_left_alone_and_holds_nobody_else_up(
     installed: Path, discovery: Discovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packages, "ANSWERS_WITHIN", 0.05)
+    monkeypatch.setattr(card_calls, "ANSWERS_WITHIN", 0.5)
     hanging = f"import threading\nwoken = threading.Event()\n{BACKEND}".replace(
         PREPARES, f"woken.wait()\n        keep((('dust', 'late'),))\n        {PREPARES}"
     )
     node = node_with(installed, hanging, discovery)
-    plugin = node.plugin()
+    plugin = node.unrepaired(patience=0.05)
     dusted, other = (ref_of(node.claims.get("team-a", f"claim-{number}")) for number in (1, 2))
-    with pytest.raises(
-        PrepareError, match=r"prepare of claim .* failed in fairy_dust:FairyDust: .*no answer within"
-    ):
+    with pytest.raises(PrepareError, match=r"isolation fairy-dust: prepare of claim .*: no answer within"):
         plugin.prepare(dusted)
     for call in (plugin.prepare, plugin.unprepare):
         with pytest.raises(PrepareError, match=r"prepare of claim .* has not returned yet"):
@@ -191,7 +189,7 @@ def test_one_that_hangs_is_left_alone_and_holds_nobody_else_up(
     before = node.paths.checkpoint.read_bytes()
     sys.modules["fairy_dust"].woken.set()
     deadline = time.monotonic() + PATIENCE
-    while any(thread.name == "isolation-fairy-dust" for thread in threading.enumerate()):
+    while any(thread.name == "isolation-call" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert node.paths.checkpoint.read_bytes() == before, "a call that was given up writes nothing down"
@@ -231,7 +229,7 @@ def test_one_that_hangs_is_left_alone_and_holds_nobody_else_up(
 def test_one_that_cannot_be_loaded_is_not_known(
     installed: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    monkeypatch.setattr(packages, "ANSWERS_WITHIN", 0.5)
+    monkeypatch.setattr(card_calls, "ANSWERS_WITHIN", 0.5)
     (installed / "fairy_dust/__init__.py").write_text(source)
     assert "fairy-dust" not in backends()
 

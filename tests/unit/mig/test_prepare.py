@@ -14,8 +14,7 @@ from koordra.api import names
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.isolation.mig.backend import PATIENCE, MigIsolation
-from koordra.kubelet_plugin.isolation.mig.instances import InstanceInUse, InstancesOfCard
-from koordra.kubelet_plugin.isolation.mig.journal import Journal, Place
+from koordra.kubelet_plugin.isolation.mig.journal import Journal
 from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
@@ -24,6 +23,7 @@ from koordra.kubelet_plugin.publish.node_inventory import inventory_of
 from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.node_state.disk import Disk
+from koordra.topology.partitions import MigInstance
 from koordra.topology.problems import Discovery
 from tests.fakes.mig_card import MigCard
 from tests.fakes.node_claims import ANY_ISOLATION, NODE, claim, parameters, result, uid
@@ -220,26 +220,51 @@ def test_a_claim_ends_while_the_driver_is_to_be_free(node: CutNode, card: MigCar
     assert card.instances() == [(card.place("1g.10gb", 0), 1)]
 
 
-def test_an_instance_that_stays_is_in_the_way_of_its_own_card_alone(
-    node: CutNode, card: MigCard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its claim ended while the driver was to be free, and the driver stayed, with a process on it."""
-    remove = InstancesOfCard.remove
+def test_an_instance_that_is_left_is_removed_by_the_next_plugin(node: CutNode, card: MigCard) -> None:
+    """Its claim ended while the driver was to be free; the plugin was restarted, and the driver stayed."""
+    record = node.plugin().prepare(ref_of(wanted(node, 1)))
+    uuid = str(record.devices[0].uuid)
+    assert node.library.let_go(within=0.0)
+    node.plugin().unprepare(ref_of(wanted(node, 1)))
+    assert [each.device for each in node.checkpoint().cards] == [record.devices[0].device]
+    node.library.take_up()
+    card.fake.processes((uuid, "compute", 4711, 1))
+    (look,) = node.plugin().look_at_cards().values()
+    assert "still used" in str(look.problem)
+    with pytest.raises(PrepareError, match="still used"):
+        node.plugin().prepare(ref_of(wanted(node, 2, "1g10gb-0")))
+    card.fake.order()
+    assert node.plugin().look_at_cards() == {}
+    assert (card.instances(), node.checkpoint().cards) == ([], ())
 
-    def busy(self: InstancesOfCard, journal: Journal) -> None:
-        if journal in node.mig._left:
-            raise InstanceInUse(f"{journal.place} is still used")
-        remove(self, journal)
 
-    monkeypatch.setattr(InstancesOfCard, "remove", busy)
-    node.mig._left.append(Journal(Place("GPU-other", 19, 0, 1)))
+def test_what_was_left_of_an_earlier_boot_is_nobodys(node: CutNode, card: MigCard) -> None:
     node.plugin().prepare(ref_of(wanted(node, 1)))
+    assert node.library.let_go(within=0.0)
+    node.plugin().unprepare(ref_of(wanted(node, 1)))
+    node.library.take_up()
+    node.inventory = replace(node.inventory, machine=replace(node.inventory.machine, boot_id="another"))
+    assert node.plugin().look_at_cards() == {}
+    assert card.instances() == [(card.place("1g.20gb", 6), 1)], "made by somebody else since"
+
+
+def test_claims_keep_and_end_their_instances_when_none_are_made_any_more(
+    node: CutNode, card: MigCard
+) -> None:
+    """The flag was taken away while the claim lived."""
+    record = node.plugin().prepare(ref_of(wanted(node, 1)))
+    offering = replace(node.inventory.offering, mig_on_demand=False)
+    (device,) = record.devices
+    journal = Journal.read(device.journal)
+    assert journal is not None
+    of, ids = journal.place, (journal.gpu_instance or 0, journal.compute_instance or 0)
+    made = MigInstance(*ids, of.profile, of.start, of.size, device.uuid, device.nodes[1:])
+    gpu = replace(node.inventory.machine.gpus[0], mig_instances=(made,))
+    machine = replace(node.inventory.machine, gpus=(gpu,))
+    node.inventory = inventory_of(Discovery(machine, ()), offering=offering)
+    assert node.plugin().prepare(ref_of(wanted(node, 1))).devices == record.devices
     node.plugin().unprepare(ref_of(wanted(node, 1)))
     assert card.instances() == []
-    assert len(node.mig._left) == 1
-    node.mig._left.append(Journal(card.place("1g.20gb", 6)))
-    with pytest.raises(PrepareError, match="is still used"):
-        node.plugin().prepare(ref_of(wanted(node, 1)))
 
 
 def test_without_nvml_nothing_is_begun(node: CutNode, card: MigCard) -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names
 from koordra.api.opaque.parameters import GpuConfig
@@ -31,6 +31,7 @@ from koordra.kubelet_plugin.isolation.backend import (
     Keep,
     Realised,
     Share,
+    UndoneLater,
 )
 from koordra.kubelet_plugin.isolation.mig.instances import InstanceInUse, InstancesOfCard
 from koordra.kubelet_plugin.isolation.mig.journal import Journal, Place
@@ -38,6 +39,7 @@ from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLetGo, NvmlLib
 from koordra.kubelet_plugin.publish.devices import MigDevice, mig_devices
 from koordra.logs import get_logger
 from koordra.node_state.prepared_claim import GuardedDevice
+from koordra.node_state.strict_json import Pairs
 from koordra.topology.location import DeviceNode
 from koordra.topology.machine import Machine
 
@@ -53,7 +55,8 @@ class _DriverGoes(PrepareError):
 
 class MigIsolation(IsolationBackend):
     """`machine` is the node's as it was read last; `root` where its /proc and /dev are; `guard` is told of
-    each instance before a container can have it."""
+    each instance before a container can have it. `offered`: instances are made; otherwise those that were
+    made before are kept and removed with their claims."""
 
     name = "mig"
     capabilities = Capabilities(memory=True, cores=True)
@@ -65,12 +68,16 @@ class MigIsolation(IsolationBackend):
         machine: Callable[[], Machine],
         root: Callable[[], MachineRoot],
         guard: Callable[[GuardedDevice], None],
+        offered: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._library, self._machine, self._root, self._clock = library, machine, root, clock
-        self._guard = guard
+        self._guard, self._offered = guard, offered
         self._used_since: dict[str, float] = {}
-        self._left: list[Journal] = []
+
+    @property
+    def installed(self) -> bool:
+        return self._offered
 
     def fits(self, share: Share, config: GpuConfig, card: Card) -> str | None:
         try:
@@ -87,7 +94,7 @@ class MigIsolation(IsolationBackend):
             keep(journal.pairs())
 
         with self._card(place.card) as card:
-            journal = self._of_this_boot(share)
+            journal = self._of_this_boot(share.journal)
             if journal is None:
                 card.require_mig_mode()
                 journal = replace(card.existing(place) or Journal(place), boot=self._boot)
@@ -98,20 +105,26 @@ class MigIsolation(IsolationBackend):
         return Realised(uuid=journal.uuid, nodes=nodes)
 
     def unprepare(self, share: Share) -> None:
-        journal = self._of_this_boot(share)
-        if journal is None:
-            return
         try:
-            with self._card(journal.place.card) as card:
-                card.remove(journal)
-        except _DriverGoes:
+            self._remove(share.journal)
+        except _DriverGoes as error:
             # The claim's end is what the driver waits for, and the instance goes with it; or it is removed
             # then.
-            self._left.append(journal)
+            raise UndoneLater(str(error)) from error
         except InstanceInUse:
             self._used_since.setdefault(share.device, self._clock())
             raise
         self._used_since.pop(share.device, None)
+
+    def card_stop(self, card: Card) -> None:
+        """What was to be removed later."""
+        self._remove(card.journal)
+
+    def _remove(self, written: Pairs) -> None:
+        journal = self._of_this_boot(written)
+        if journal is not None:
+            with self._card(journal.place.card) as card:
+                card.remove(journal)
 
     def stuck(self) -> dict[str, str]:
         """Devices whose instances should be gone for longer than their processes have to end, and why not."""
@@ -126,10 +139,10 @@ class MigIsolation(IsolationBackend):
     def _boot(self) -> str:
         return self._machine().boot_id or ""
 
-    def _of_this_boot(self, share: Share) -> Journal | None:
+    def _of_this_boot(self, written: Pairs) -> Journal | None:
         """What was written down; nothing of an earlier boot, whose instances are gone: what is at that place
         now is another's."""
-        journal = Journal.read(share.journal)
+        journal = Journal.read(written)
         return journal if journal is not None and journal.boot == self._boot else None
 
     def _device(self, name: str) -> MigDevice:
@@ -150,24 +163,10 @@ class MigIsolation(IsolationBackend):
                 raise PrepareError(f"DeviceUnhealthy: {device.name}: {node}; check /proc/driver/nvidia-caps")
         return (card, *(node for node in found if isinstance(node, DeviceNode)))
 
-    def _remove_left(self, nvml: Any, card: str) -> None:
-        """What the driver was to take along. An instance that is still used is in the way of its own card
-        alone."""
-        for left in tuple(self._left):
-            try:
-                InstancesOfCard(nvml, left.place.card).remove(left)
-            except PrepareError as error:
-                if left.place.card == card:
-                    raise
-                log.warning("mig_instance_left", place=str(left.place), error=str(error))
-            else:
-                self._left.remove(left)
-
     @contextmanager
     def _card(self, uuid: str) -> Iterator[InstancesOfCard]:
         try:
             with self._library.session() as nvml:
-                self._remove_left(nvml, uuid)
                 yield InstancesOfCard(nvml, uuid)
         except NvmlLetGo as error:
             raise _DriverGoes(f"Tainted: the driver is to be free: {error}") from error

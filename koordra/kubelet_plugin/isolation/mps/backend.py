@@ -6,7 +6,7 @@
 
 **Fail closed.** Where CUDA reaches no daemon it runs without MPS, and without limits. So the card's compute
 mode is PROHIBITED until the daemon answers, and EXCLUSIVE_PROCESS then, in which only its server may hold the
-card. A daemon that is gone is started again, when the plugin starts and every few seconds (`verify`), the
+card. A daemon that is gone is started again, as soon as the plugin runs and every few seconds (`verify`), the
 card being PROHIBITED first. Afterwards the card has the mode that it had.
 
 **Limits.** Server-side limits are the same for all clients, and each client may lower them for itself. So the
@@ -21,6 +21,7 @@ daemon: a claim has shares of one card only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -134,18 +135,19 @@ class MpsIsolation(IsolationBackend):
         """What there is of it is the card's."""
 
     def resume(self, held: Held | None) -> None:
-        """A daemon that went with the plugin's container is started again. Folders of cards that nobody has
-        are left of a plugin that lost its checkpoint; they stay while claims have the card that may be its
-        clients."""
-        if held is None:
+        """A daemon that went with the plugin's container is started again by the first look. Folders of cards
+        that nobody has are left of a plugin that lost its checkpoint; they stay while claims have the card
+        that may be its clients."""
+        if held is None or not self._folder.is_dir():
             return
         kept = held.unknown | {card.device for card in held.cards}
-        for card in held.cards:
-            self._run_daemon(card)
-        for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
+        for folder in sorted(self._folder.iterdir()):
             if folder.name not in kept:
                 file = self._uuid_file(folder.name)
-                self.card_stop(Card(folder.name, file.read_text() if file.exists() else ""))
+                try:
+                    self.card_stop(Card(folder.name, file.read_text() if file.exists() else ""))
+                except (OSError, PrepareError) as error:
+                    log.error("mps_card_not_stopped", device=folder.name, error=str(error))
 
     def verify(self, card: Card) -> str | None:
         """Raises PrepareError for a daemon that cannot be started again."""
@@ -165,7 +167,9 @@ class MpsIsolation(IsolationBackend):
 
     def status(self, card: Card) -> Mapping[str, str]:
         daemon = self._daemon(card)
-        return {f"server {server}": daemon.state(server) for server in daemon.servers()}
+        states = Counter(daemon.state(server) for server in daemon.servers())
+        found = {"servers": " and ".join(f"{count} {state}" for state, count in sorted(states.items()))}
+        return found if states else {"servers": "none, since nobody computes"}
 
     def _run_daemon(self, card: Card) -> None:
         """One that answers goes on, for the shares that there are now."""

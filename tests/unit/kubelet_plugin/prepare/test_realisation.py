@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from koordra.errors import KoordraError, PrepareError
+from koordra.errors import CheckpointError, KoordraError, PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import CardRecord
 from koordra.kubelet_plugin.isolation.backend import Card, Share
 from koordra.kubelet_plugin.isolation.packages import backends
@@ -42,7 +43,12 @@ class World:
         disk = disk or StepDisk()
         backend = self.backend(lambda step: disk.at_step(step, Path("backend")))
         self.node.backends = {**backends(), "mps": backend}
-        return self.node.plugin(disk) if repaired else self.node.unrepaired(disk)
+        if not repaired:
+            return self.node.unrepaired(disk)
+        state = self.node.plugin(disk)
+        with suppress(CheckpointError):
+            state.look_at_cards()  # as the plugin does at once
+        return state
 
     def check(self) -> None:
         """Exactly what the prepared claims have is made, and exactly their cards are set."""
