@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from koordra.allocator.devices.eligibility import chosen_isolation
 from koordra.allocator.devices.inventory import PublishedDevice
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.search.solution import NOTHING, CostPair, Placed
+from koordra.api import names
 from koordra.api.allocation import FROM_CLAIM, FROM_CLASS, Allocation, DeviceResult
 from koordra.api.devices import NodeSelection
+from koordra.api.opaque.parameters import API_VERSION
 
 _SHARES: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "shares.koordra.io")
 
@@ -56,11 +59,24 @@ class Offer:
         chosen = list(dict.fromkeys(placed.wanted for placed in mine))
         return Allocation(
             results=tuple(results),
-            config=tuple(_configuration(claim, chosen)),
+            config=(*_configuration(claim, chosen), *self._isolations(mine)),
             node_selector=_named(self.node)
             if pin_to_node
             else self._node_selector([placed.device for placed in mine]),
         )
+
+    def _isolations(self, placed: Sequence[Placed]) -> list[Mapping[str, Any]]:
+        """What `Auto` came to, by request: the node does the same, and people see it."""
+        found = {
+            one.wanted.label: word
+            for one in placed
+            if (word := chosen_isolation(one.wanted, self.devices[one.device], one.demand))
+        }
+        return [
+            _entry(FROM_CLAIM, [label], {"opaque": {"driver": names.DRIVER, "parameters": parameters}})
+            for label, word in found.items()
+            for parameters in [{"apiVersion": API_VERSION, "kind": "GpuConfig", "isolation": word}]
+        ]
 
     def _result(self, claim: ResolvedClaim, placed: Placed, index: int) -> DeviceResult:
         offered = self.devices[placed.device]
@@ -116,9 +132,9 @@ def _configuration(claim: ResolvedClaim, chosen: Sequence[RequestAlternative]) -
     """Classes' entries first, then the claim's; `requests` is left out where an entry is for all of them."""
     found: list[Mapping[str, Any]] = []
     for device_class in dict.fromkeys(wanted.device_class for wanted in chosen):
-        names = [wanted.label for wanted in chosen if wanted.device_class is device_class]
+        labels = [wanted.label for wanted in chosen if wanted.device_class is device_class]
         found += [
-            _entry(FROM_CLASS, [] if len(names) == len(chosen) else names, entry.raw)
+            _entry(FROM_CLASS, [] if len(labels) == len(chosen) else labels, entry.raw)
             for entry in device_class.config
         ]
     for entry in claim.claim.config:

@@ -12,7 +12,7 @@ from koordra.allocator.reasons import Reason
 from koordra.allocator.request.templates import with_template_claims
 from koordra.api.objects import Fields
 from koordra.cli import options
-from koordra.cli.cluster.device_text import device_text
+from koordra.cli.cluster.device_text import device_text, isolation_lines
 from koordra.cli.manifest_files import read_objects
 from koordra.cli.options import say
 from koordra.cli.output import as_text, columns, render_table
@@ -113,7 +113,10 @@ def _table(found: Plan) -> str:
                 found.nodes[claim],
                 found.levels[claim] or "-",
                 str(found.scores.get(claim, "-")),
-                [device_text(entry) for entry in allocation["devices"].get("results", ())],
+                [
+                    *(device_text(entry) for entry in allocation["devices"].get("results", ())),
+                    *isolation_lines(allocation["devices"]),
+                ],
             )
             for claim, allocation in sorted(found.allocations.items())
         ]

@@ -26,7 +26,8 @@ from typing import Any, Final
 from koordra.api import names
 from koordra.api.claims import MAX_RESULTS
 from koordra.api.objects import Fields, Object
-from koordra.api.opaque.parameters import API_VERSION, NO_ISOLATION, Scope
+from koordra.api.opaque.isolation_words import NO_ISOLATION
+from koordra.api.opaque.parameters import API_VERSION, Scope
 from koordra.compat.dialect.pod_view import PodView
 from koordra.compat.dialect.vgpu import cel_text
 from koordra.compat.normalized_request import LEAST, Nics, NormalizedRequest, Share, Sharing

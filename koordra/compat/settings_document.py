@@ -36,7 +36,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from koordra.api.opaque.parameters import isolations
+from koordra.api.opaque.isolation_words import isolations
 from koordra.api.reader import Reader
 from koordra.compat.dialect.nic_names import nics_section
 from koordra.compat.dialect.vgpu import vgpu_section

@@ -133,7 +133,8 @@ def start_webhook(
     compat = legacy.compat if legacy else None
     quota = QuotaWebhook(client, lookups, compat, namespace=settings.namespace)
     rewriting = LegacyWebhook(client, legacy, lookups, quota, metrics=metrics) if legacy else None
-    answers = paths(lookups, quota.with_percent_bounds if settings.percent_bounds else None)
+    amend = quota.with_percent_bounds if settings.percent_bounds else None
+    answers = paths(lookups, amend, quota.published.isolations)
     server = WebhookServer(
         parse_address(settings.address),
         answers | quota.paths() | (rewriting.paths() if rewriting else {}),

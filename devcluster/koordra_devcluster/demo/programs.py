@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from koordra.api.objects import Object
-from koordra.api.opaque.parameters import NO_ISOLATION
+from koordra.api.opaque.isolation_words import NO_ISOLATION
 from koordra_devcluster.controllers.operators.definitions import definitions
 from koordra_devcluster.demo import gangs, limiter, manifests
 from koordra_devcluster.demo.installation import documents, free_port, own_definitions, shipped

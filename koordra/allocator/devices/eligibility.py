@@ -18,7 +18,8 @@ from koordra.allocator.reasons import Cause
 from koordra.allocator.request.requests import RequestAlternative
 from koordra.api import names
 from koordra.api.devices import Taint
-from koordra.api.opaque.isolation import is_share, published_policy
+from koordra.api.opaque.isolation import IsolationPolicy, is_share, published_policy
+from koordra.api.opaque.isolation_words import AUTO
 from koordra.cel.selectors import DeviceFacts, matches, names_read_by
 from koordra.errors import SelectorError
 from koordra.spelling import meant
@@ -121,15 +122,30 @@ def admitted(wanted: RequestAlternative, offered: PublishedDevice, *, features: 
 
 def _isolation(wanted: RequestAlternative, offered: PublishedDevice, demand: Demand) -> str | None:
     """Why the policy of the device's node, or of the class, does not let the request have the device."""
-    if offered.id.driver != names.DRIVER or wanted.spec.admin_access:
-        return None
-    policy = published_policy(offered.plain)
+    policy = _policy(wanted, offered)
     if policy is None:
         return None
-    share = bool(demand.amounts) and is_share(demand.amounts, offered.device.capacity)
     instance = offered.plain.get(names.ATTR_TYPE) == names.TYPE_MIG
-    refused = wanted.isolation.refusal(policy, share=share, instance=instance)
+    refused = wanted.isolation.refusal(policy, share=_is_share(offered, demand), instance=instance)
     return None if refused is None else str(refused)
+
+
+def chosen_isolation(wanted: RequestAlternative, offered: PublishedDevice, demand: Demand) -> str | None:
+    """What `Auto` is for a share of this device; None where nothing is left to it."""
+    policy = _policy(wanted, offered)
+    if policy is None or wanted.isolation.wanted != AUTO or not _is_share(offered, demand):
+        return None
+    return wanted.isolation.on(policy, share=True)
+
+
+def _policy(wanted: RequestAlternative, offered: PublishedDevice) -> IsolationPolicy | None:
+    if offered.id.driver != names.DRIVER or wanted.spec.admin_access:
+        return None
+    return published_policy(offered.plain)
+
+
+def _is_share(offered: PublishedDevice, demand: Demand) -> bool:
+    return bool(demand.amounts) and is_share(demand.amounts, offered.device.capacity)
 
 
 _NOT_TO_BE_TOLERATED: Final = frozenset({names.HELD_TAINT, names.RELEASE_TAINT, names.MIG_MODE_TAINT})

@@ -19,7 +19,8 @@ from koordra.api import names
 from koordra.api.classic.driver_words import Words
 from koordra.api.classic.notes import Notes
 from koordra.api.objects import Object
-from koordra.api.opaque.parameters import API_VERSION, NO_ISOLATION
+from koordra.api.opaque.isolation_words import NO_ISOLATION
+from koordra.api.opaque.parameters import API_VERSION
 from koordra.api.reader import Reader
 
 GPU: Final = names.TYPE_GPU

@@ -28,7 +28,8 @@ from koordra.api import names, objects, resource_class
 from koordra.api.claims import MAX_RESULTS
 from koordra.api.kinds import Kind
 from koordra.api.objects import Fields, Object
-from koordra.api.opaque.parameters import API_VERSION, NO_ISOLATION
+from koordra.api.opaque.isolation_words import NO_ISOLATION
+from koordra.api.opaque.parameters import API_VERSION
 from koordra.api.reader import Reader
 from koordra.api.resource_class import ClassRefused
 from koordra.quantity import canonical

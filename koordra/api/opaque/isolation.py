@@ -13,8 +13,12 @@ The word for a share, first that is there:
 
     isolation of the class's configuration > of the claim's > default of the class > default of the node
 
-It must be allowed by the class, where that says anything, and by the node; otherwise the share is refused. A
-node allows the limiter where nothing is said. A card is kept in one way at a time (`are_apart`), and no
+`Auto` is the first word that the node has, in the order of the class's `allowedIsolation`, or where that says
+nothing in AUTO_ORDER. A class's own `Auto` leaves it to the claim to name one. The allocator writes what it
+is into the allocation; without it Prepare finds the same.
+
+The word must be allowed by the class, where that says anything, and by the node; otherwise the share is
+refused. A node allows the limiter where nothing is said. A card is kept in one way at a time (`are_apart`), and no
 allocator knows in which. So a card's list has words that may be beside each other alone: `none` (a share
 without limits), `mps` and `timeslicing` each have cards of their own, and a class that demands one gets it
 there. `mig` alone is a card that is given out in instances only; beside others, one that is switched to what
@@ -40,7 +44,8 @@ from typing import Final
 from koordra.api import names
 from koordra.api.devices import Capacity
 from koordra.api.opaque.driver_capabilities import ALL, COUNTED, DriverCapabilities
-from koordra.api.opaque.parameters import NO_ISOLATION, GpuConfig, isolations
+from koordra.api.opaque.isolation_words import AUTO, ISOLATIONS, NO_ISOLATION, isolations
+from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import InvalidInput
 
 
@@ -163,6 +168,11 @@ def are_apart(word: str, other: str) -> bool:
     return word != other and not {word, other} <= _BESIDE_EACH_OTHER and INSTANCES not in {word, other}
 
 
+AUTO_ORDER: Final = ("mps", "limiter", "hami-core", "timeslicing", "none")
+"""From the backend that can be got around least to none at all; those of other packages come before `none`.
+Instances are no shares: a request that may have either says so by firstAvailable."""
+
+
 @dataclass(frozen=True, slots=True)
 class IsolationRefused:
     """Why a share is refused, and by the word of which field of GpuConfig."""
@@ -187,11 +197,12 @@ def _other_words(word: str, owner: str, allowed: Sequence[str]) -> str:
 class AskedIsolation:
     """What class and claim say for one request: the word, where there is one, and the class's policy.
     `uncounted` are those parts of the driver past a limit that the claim asks for and the class does not
-    give."""
+    give. `auto`: the word was, or is, left to the order."""
 
     word: str | None = None
     policy: IsolationPolicy = IsolationPolicy()
     uncounted: DriverCapabilities = frozenset()
+    auto: bool = False
 
     @property
     def wanted(self) -> str | None:
@@ -201,8 +212,18 @@ class AskedIsolation:
     def on(self, node: IsolationPolicy, *, share: bool) -> str:
         """The isolation that a device of the node gets. `share`: others can be on the card."""
         if not share:
-            return self.word or NO_ISOLATION
-        return self.wanted or node.word or NO_ISOLATION
+            return NO_ISOLATION if self.word in (None, AUTO) else self.word
+        word = self.wanted or node.word or NO_ISOLATION
+        return (
+            next((one for one in self.order if one in (node.allowed or ())), AUTO) if word == AUTO else word
+        )
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Of `Auto`."""
+        others = (word for word in isolations() if word not in ISOLATIONS)
+        known = self.policy.allowed or (*AUTO_ORDER[:-1], *others, AUTO_ORDER[-1])
+        return tuple(word for word in known if word != INSTANCES)
 
     def refusal(
         self, node: IsolationPolicy, *, share: bool, instance: bool = False
@@ -218,7 +239,13 @@ class AskedIsolation:
             )
         if word == NO_ISOLATION and not share:
             return None
-        for owner, allowed in (("class", self.policy.allowed), ("node", node.allowed)):
+        if word == AUTO and node.allowed is not None:
+            has = f"allows only {', '.join(node.allowed)}" if node.allowed else "allows no share at all"
+            problem = f"isolation: requested {AUTO} ({', '.join(self.order)}), the node {has}"
+            return IsolationRefused("isolation", problem, _other_words(self.order[0], "node", node.allowed))
+        for owner, allowed in (
+            (("class", self.policy.allowed), ("node", node.allowed)) if word != AUTO else ()
+        ):
             if allowed is not None and word not in allowed:
                 only = f"allows only {', '.join(allowed)}" if allowed else "allows no share at all"
                 problem = f"isolation: requested {word}, the {owner} {only}"
@@ -239,12 +266,16 @@ def asked_isolation(of_class: Iterable[object], of_claim: Iterable[object]) -> A
     word = allowed = default = configured = None
     asked: DriverCapabilities = frozenset()
     given: DriverCapabilities = frozenset()
+    auto = False
     for own in (entry for entry in of_claim if isinstance(entry, GpuConfig)):
         word, asked = own.isolation or word, own.driver_capabilities or asked
+        auto = auto or own.isolation == AUTO
     for entry in (entry for entry in of_class if isinstance(entry, GpuConfig)):
         configured, given = entry.isolation or configured, entry.driver_capabilities or given
         if entry.allowed_isolation is not None:
             allowed, default = entry.allowed_isolation, entry.default_isolation
         default = entry.default_isolation or default
     uncounted = (asked - given) & UNCOUNTED
-    return AskedIsolation(configured or word, IsolationPolicy(allowed, default), uncounted)
+    auto = auto or AUTO in (configured, None if word else default)
+    chosen = word or AUTO if configured == AUTO else configured or word
+    return AskedIsolation(chosen, IsolationPolicy(allowed, default), uncounted, auto)

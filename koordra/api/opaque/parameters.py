@@ -11,12 +11,9 @@ only description of the fields: of them are made the decoder, its errors and doc
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, Final
 
 from koordra.api import names
@@ -27,6 +24,7 @@ from koordra.api.opaque.driver_capabilities import (
     decode_capabilities,
 )
 from koordra.api.opaque.imex import ImexChannels, ImexConfig
+from koordra.api.opaque.isolation_words import AUTO, isolations, wishes
 from koordra.api.opaque.precision import Precision
 from koordra.api.opaque.rdma_fabric import RdmaFabric, decode_fabric
 from koordra.api.opaque.rdma_network import RdmaNetwork, decode_network
@@ -191,24 +189,6 @@ NO_EFFECT: Final[Mapping[str, str]] = {
 """Fields of GpuConfig that are accepted although most nodes do not act by them, and the warning where they
 are written."""
 
-NO_ISOLATION: Final = "none"
-ISOLATIONS: Final = (NO_ISOLATION, "limiter", "mps", "timeslicing", "mig", "hami-core")
-"""Backends that koordra knows by name."""
-ISOLATION_ENTRY_POINTS: Final = "koordra.isolation"
-
-
-@cache
-def isolations() -> tuple[str, ...]:
-    """koordra's own words and those of backends that other packages register as entry points
-    (kubelet_plugin/isolation). The name is part of an attribute's, which has 32 characters."""
-    registered = sorted({entry.name for entry in entry_points(group=ISOLATION_ENTRY_POINTS)})
-    return ISOLATIONS + tuple(
-        name for name in registered if name not in ISOLATIONS and _BACKEND_NAME.fullmatch(name)
-    )
-
-
-_BACKEND_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(?<!.{23})")
-
 FieldType = (
     type[StrEnum]
     | type[bool]
@@ -232,7 +212,7 @@ KINDS: Final[Mapping[str, tuple[Callable[..., Parameters], Mapping[str, FieldTyp
     "GpuConfig": (
         GpuConfig,
         {
-            "isolation": isolations,
+            "isolation": wishes,
             "coresPolicy": CoresPolicy,
             "priority": range(101),
             "memoryPercent": range(1, 101),
@@ -243,7 +223,7 @@ KINDS: Final[Mapping[str, tuple[Callable[..., Parameters], Mapping[str, FieldTyp
             "numaAffinity": bool,
             "driverCapabilities": DriverCapability,
             "allowedIsolation": [isolations],
-            "defaultIsolation": isolations,
+            "defaultIsolation": wishes,
             "resize": Bounds,
             "timeSlice": TimeSlice,
         },
@@ -300,9 +280,9 @@ def decode(parameters: object, *, object: str, field: str, in_claim: bool = Fals
 
 def _require_default_allowed(config: GpuConfig, read: Reader) -> None:
     for name, word in (("defaultIsolation", config.default_isolation), ("isolation", config.isolation)):
-        if word and config.allowed_isolation is not None and word not in config.allowed_isolation:
+        if word not in (None, AUTO) and word not in (config.allowed_isolation or (word,)):
             raise read.wrong(
-                f"{word} is not among {', '.join(config.allowed_isolation)}",
+                f"{word} is not among {', '.join(config.allowed_isolation or ())}",
                 "add it to allowedIsolation, or leave it out",
                 at=name,
             )
@@ -338,8 +318,8 @@ def _value(kind: FieldType, value: object, read: Reader, name: str, *, in_claim:
 
 def allowed(kind: FieldType) -> tuple[str, ...]:
     """The words of an enum, or the names of the isolation backends."""
-    if kind is isolations:
-        return isolations()
+    if kind is isolations or kind is wishes:
+        return kind()
     return tuple(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else ()
 
 

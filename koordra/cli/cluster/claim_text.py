@@ -162,18 +162,26 @@ def _figure(term: str, cost: int) -> str:
 
 def _isolation(devices: Sequence[Fields]) -> Iterator[str]:
     """Devices that are kept alike are told together."""
-    told: dict[tuple[str | None, tuple[str, ...], tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    told: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for one in devices:
         said = [
             f"{each['type']}: {each['status']} ({each['reason']}): {each['message']}"
             for each in one["conditions"]
         ]
-        key = (one["isolation"], tuple(one["enforced"]), tuple(one["accounted"]), tuple(said))
+        words = tuple(filter(None, [one["isolation"]]))
+        key = (
+            words,
+            tuple(one.get("auto", ())),
+            tuple(one["enforced"]),
+            tuple(one["accounted"]),
+            tuple(said),
+        )
         told.setdefault(key, []).append(one["device"])
     if told:
         yield "  isolation"
-    for (word, enforced, accounted, conditions), names in told.items():
-        backend = f" (isolation {word})" if word and word != "none" else ""
+    for (words, order, enforced, accounted, conditions), names in told.items():
+        why = f": Auto, the first of {', '.join(order)} that the node has" if order else ""
+        backend = f" (isolation {words[0]}{why})" if words and (order or words[0] != "none") else ""
         yield from wrapped(f"{', '.join(names)}{backend}", 4)
         for title, lines in (
             ("enforced", enforced),

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from koordra.allocator.reasons import amount_text
+from koordra.api import names
 from koordra.api.objects import Fields
-from koordra.errors import InvalidQuantity
+from koordra.api.opaque.configuration import configuration
+from koordra.api.opaque.isolation_words import AUTO
+from koordra.errors import InvalidInput, InvalidQuantity
 from koordra.quantity import parse
 
 
@@ -49,3 +52,19 @@ def device_text(result: Fields) -> str:
     """A result of an allocation: `gpu: gpu-0000-0f-00-0 (cores 30, memory 10Gi)`."""
     amounts = _amounts(result)
     return f"{result.get('request')}: {result.get('device')}" + (f" ({amounts})" if amounts else "")
+
+
+def isolation_lines(allocation: Fields) -> list[str]:
+    """What `Auto` came to, by request: `gpu: isolation mps (Auto: mps, limiter)`."""
+    try:
+        said = configuration(allocation.get("config") or (), claim="the claim", holds=True)
+    except InvalidInput:
+        return []
+    results = allocation.get("results") or ()
+    requests = dict.fromkeys(str(one.get("request")) for one in results if one.get("driver") == names.DRIVER)
+    asked = {request: said.isolation(request) for request in requests}
+    return [
+        f"{request}: isolation {one.word} (Auto: {', '.join(one.order)})"
+        for request, one in asked.items()
+        if one.auto and one.word not in (None, AUTO)
+    ]

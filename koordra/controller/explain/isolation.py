@@ -20,15 +20,20 @@ from koordra.api.devices import DeviceID
 from koordra.api.objects import Fields, Object
 from koordra.api.opaque.configuration import Configuration, configuration
 from koordra.api.opaque.isolation import IsolationPolicy, is_share, published_policy
-from koordra.api.opaque.parameters import NO_ISOLATION
+from koordra.api.opaque.isolation_words import AUTO
 from koordra.api.opaque.share_limits import owner_of, resized_claim
 from koordra.errors import InvalidInput
 from koordra.inert import inert
 
-BACKENDS: Final[Mapping[str, str]] = {
-    "limiter": "by the limiter inside the container",
+KEPT: Final[Mapping[str, tuple[str | None, str | None]]] = {
+    "none": (None, None),
+    "timeslicing": (None, None),
+    "limiter": ("by the limiter inside the container", None),
+    "hami-core": ("by HAMi's library inside the container", None),
+    "mps": ("by MPS, in each process", "by MPS, in each process"),
 }
-"""How a backend keeps memory, where more is to be said than its name."""
+"""By what a backend keeps memory and cores; None: they are counted. Another one is believed to keep
+memory."""
 
 
 def isolation_of(claim: Fields, devices: Mapping[DeviceID, PublishedDevice]) -> list[Object]:
@@ -94,11 +99,13 @@ def _entry(
         enforced, accounted = _nic(result, offered)
     else:
         word, enforced, accounted = _gpu(result, offered, said)
+    asked = said.isolation(result.request)
     return {
         "request": result.request,
         "device": result.device.device,
         "type": kind,
         "isolation": word,
+        **({"auto": list(asked.order)} if word and asked.auto else {}),
         "enforced": enforced,
         "accounted": accounted,
         "conditions": [
@@ -128,12 +135,13 @@ def _gpu(
         return word, ["the whole card: nobody else is on it"], []
     cores = [*_amounts(result, names.CAPACITY_CORES)]
     memory = [*_amounts(result, names.CAPACITY_MEMORY)]
-    if policy is None and not asked.wanted:
+    if policy is None and asked.wanted in (None, AUTO):
         return None, [], [*memory, *cores, "the node does not say how it keeps shares"]
-    if word == NO_ISOLATION:
-        return word, [], [*memory, *cores]
-    how = BACKENDS.get(word, f"by {word}")
-    return word, [f"{one}, {how}" for one in memory], cores
+    enforced, accounted = list[str](), list[str]()
+    for amounts, how in zip((memory, cores), KEPT.get(word, (f"by {word}", None)), strict=True):
+        enforced += [f"{one}, {how}" for one in amounts if how]
+        accounted += [] if how else amounts
+    return word, enforced, accounted
 
 
 def _amounts(result: DeviceResult, *capacities: str) -> Iterator[str]:

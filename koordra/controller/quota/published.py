@@ -1,4 +1,5 @@
-"""The kinds of GPUs and MIG instances that nodes publish, for what a claim may come to at the most."""
+"""The kinds of GPUs and MIG instances that nodes publish, for what a claim may come to at the most, and what
+keeps shares of them."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from koordra.allocator.devices.pools import facts_of
 from koordra.api import names, objects
 from koordra.api.devices import Capacity, read_device
 from koordra.api.objects import Fields, Object
+from koordra.api.opaque.isolation import published_policy
 from koordra.api.reader import Reader
 from koordra.api.tables import BoundedCache, set_or_drop
 from koordra.cel.selectors import DeviceFacts, matches
@@ -26,7 +28,9 @@ _TELLS: Final = (
     names.ATTR_CUDA_COMPUTE_CAPABILITY,
     names.ATTR_ALLOCATOR,
 )
-"""Attributes by which kinds are told apart; what else tells one card from another says where it is."""
+"""Attributes by which kinds are told apart, and by how shares are kept; what else tells one card from another
+says where it is."""
+_ISOLATION: Final = "/" + names.ATTR_ISOLATION.rpartition("/")[2]
 
 
 class PublishedDevices:
@@ -100,12 +104,21 @@ class PublishedDevices:
                 self._answers[asked] = _most(kinds, of_class, percent) if found is None else found
             return self._answers[asked]
 
+    def isolations(self) -> frozenset[str] | None:
+        """The words by which some card's shares can be kept now; None where nodes do not say it."""
+        with self._lock:
+            kinds = [facts.attributes for facts, _, _ in self._of_kind.values()]
+        found = (published_policy({name: one.value for name, one in each.items()}) for each in kinds)
+        policies = [policy for policy in found if policy is not None]
+        return frozenset(word for policy in policies for word in policy.allowed or ()) if policies else None
+
 
 def _kind(device: Fields) -> tuple[object, ...] | None:
     """None of what has no memory: NICs."""
     memory = objects.fields(objects.fields(device.get("capacity")).get(names.CAPACITY_MEMORY)).get("value")
     attributes = objects.fields(device.get("attributes"))
-    return None if memory is None else (str(memory), *(str(attributes.get(name)) for name in _TELLS))
+    kept = sorted(str(one) for one in attributes.items() if _ISOLATION in f"/{one[0]}")
+    return None if memory is None else (str(memory), *(str(attributes.get(name)) for name in _TELLS), *kept)
 
 
 def _most(

@@ -21,7 +21,7 @@ API server checks.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, cast
@@ -32,7 +32,8 @@ from koordra.api.objects import Fields, Object
 from koordra.api.opaque import configuration, parameters
 from koordra.api.opaque.configuration import Configuration
 from koordra.api.opaque.isolation import IsolationPolicy, attribute
-from koordra.api.opaque.parameters import NO_ISOLATION, Parameters
+from koordra.api.opaque.isolation_words import AUTO, NO_ISOLATION
+from koordra.api.opaque.parameters import Parameters
 from koordra.api.opaque.resize import ANNOTATION, refusal, unknown, wish_for, wishes
 from koordra.api.opaque.share_limits import AMOUNTS
 from koordra.api.reader import Reader
@@ -201,6 +202,17 @@ class AskedDevices:
                 found.append(place.wrong(problem, why.remedy or others, at=why.field))
         return found, overruled
 
+    def absent_isolations(
+        self, classes: Mapping[str, Object], published: Collection[str] | None
+    ) -> Iterator[str]:
+        """Warnings where no node has what is to keep a share; `published` are the words that nodes have."""
+        for name, request, config in self.configured(classes) if published is not None else ():
+            asked = config.isolation(name)
+            words = asked.order if asked.wanted == AUTO else tuple(filter(None, [asked.wanted]))
+            if _may_share(request, config, name) and words and not {*words} & {*(published or ())}:
+                text = f"request {name}: no node keeps shares by {' or '.join(words)} now; it waits with BackendUnavailable until"
+                yield f"{text} one does (docs/isolation.md), and is bound to none before"
+
     def resize_problems(self, obj: Fields, classes: Mapping[str, Object]) -> list[InvalidInput]:
         """What the annotation of a claim, or of those that are made of a template, cannot be granted by its
         classes as they are now. The controller decides by those that the claim was allocated with."""
@@ -229,10 +241,12 @@ class AskedDevices:
         changed = self.read.over(copy.deepcopy(dict(self.read.data)))
         requests = dict(alternatives(changed))
         for name, read, config in self.configured(classes):
-            word = config.isolation(name).wanted
-            if word is None or (word == NO_ISOLATION and not _may_share(read, config, name)):
+            asked = config.isolation(name)
+            word = asked.wanted
+            if word is None or (word in (NO_ISOLATION, AUTO) and not _may_share(read, config, name)):
                 continue
-            selector = {"cel": {"expression": _ALLOWED.format(attribute(word).partition("/")[2])}}
+            words = asked.order if word == AUTO else (word,)
+            selector = {"cel": {"expression": _UNSAID + "".join(map(_allows, words))}}
             before = read.sequence("selectors")
             if selector not in before:
                 cast("Object", requests[name].data)["selectors"] = [*before, selector]
@@ -284,11 +298,13 @@ def _value(opaque: Reader, is_class: bool) -> Parameters | InvalidInput:
         return error
 
 
-_ALLOWED: Final = (
-    f'!("isolationNone" in device.attributes["{names.DRIVER}"]) || ("{{0}}" in device.attributes["{names.DRIVER}"] && '
-    f'device.attributes["{names.DRIVER}"].{{0}})'
-)
-"""True of a device that is no GPU, or whose node publishes no policy, too."""
+_UNSAID: Final = f'!("isolationNone" in device.attributes["{names.DRIVER}"])'
+"""True of a device that is no GPU, or whose node publishes no policy."""
+
+
+def _allows(word: str) -> str:
+    name, own = attribute(word).partition("/")[2], f'device.attributes["{names.DRIVER}"]'
+    return f' || ("{name}" in {own} && {own}.{name})'
 
 
 def _may_share(request: Reader, config: Configuration, name: str) -> bool:

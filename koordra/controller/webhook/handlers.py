@@ -65,9 +65,14 @@ def mutate_pods(asked: AdmissionRequest, lookups: KnownObjects, in_native: bool)
     return AdmissionResponse(object=admitted(asked.object, lookups, native=native_pod), warnings=warnings)
 
 
-def validate(asked: AdmissionRequest, lookups: KnownObjects, in_native: bool) -> AdmissionResponse:
+def validate(
+    asked: AdmissionRequest,
+    lookups: KnownObjects,
+    in_native: bool,
+    isolations: Callable[[], frozenset[str] | None] = lambda: None,
+) -> AdmissionResponse:
     """The parameters, and in native mode whether they can be said at all (an update reaches no mutating
-    webhook)."""
+    webhook). `isolations`: what keeps shares on some node now, None where that is not known."""
     if asked.operation == "DELETE" or asked.kind not in (*_CLAIMS, "DeviceClass"):
         return AdmissionResponse()
     devices, classes = AskedDevices.of(asked.object), lookups.classes()
@@ -76,7 +81,7 @@ def validate(asked: AdmissionRequest, lookups: KnownObjects, in_native: bool) ->
         refused, overruled = devices.isolation_answers(classes)
         found, warnings = (
             [*found, *refused, *devices.resize_problems(asked.object, classes)],
-            [*warnings, *overruled],
+            [*warnings, *overruled, *devices.absent_isolations(classes, isolations())],
         )
         if not found and objects.is_native(asked.object, in_native):
             found += native.translate(asked.object, classes).problems
@@ -87,10 +92,17 @@ HANDLERS: Final = {"/mutate/claims": mutate_claims, "/mutate/pods": mutate_pods,
 
 
 def paths(
-    lookups: KnownObjects, amend: Amend | None = None
+    lookups: KnownObjects,
+    amend: Amend | None = None,
+    isolations: Callable[[], frozenset[str] | None] = lambda: None,
 ) -> dict[str, Callable[[AdmissionRequest], AdmissionResponse]]:
     """Path -> the decision, for the server. `amend`: of claims and templates in joint mode."""
-    handlers = HANDLERS | ({"/mutate/claims": partial(mutate_claims, amend=amend)} if amend else {})
+    handlers: dict[str, Callable[..., AdmissionResponse]] = {
+        **HANDLERS,
+        "/validate": partial(validate, isolations=isolations),
+    }
+    if amend:
+        handlers["/mutate/claims"] = partial(mutate_claims, amend=amend)
     return {
         f"{prefix}{path}": partial(handler, lookups=lookups, in_native=bool(prefix))
         for path, handler in handlers.items()

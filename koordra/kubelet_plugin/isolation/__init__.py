@@ -7,7 +7,8 @@ shares      the claims' parts of GPUs as backends are told of them
 realisation
             has them make and undo the shares of claims, and keeps their journals
 card_calls  one call at a time for each card, and each with a limit
-card_watch  looks whether cards still keep their shares
+card_looks  looks whether cards still keep their shares
+card_watch  does so every few seconds
 none        the share is accounted for, and not enforced
 timeslicing the driver gives the card to its shares in turns
 mps/        the shares of a card are clients of one MPS server

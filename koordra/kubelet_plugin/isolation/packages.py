@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
-from koordra.api.opaque.parameters import ISOLATION_ENTRY_POINTS, GpuConfig
+from koordra.api.opaque.isolation_words import ISOLATION_ENTRY_POINTS
+from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import KoordraError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import CONTAINER_EDITS
 from koordra.kubelet_plugin.isolation.backend import (

@@ -43,13 +43,13 @@ from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.isolation.backend import IsolationBackend
 from koordra.kubelet_plugin.isolation.card_calls import CardCalls
+from koordra.kubelet_plugin.isolation.card_looks import look_at_cards
 from koordra.kubelet_plugin.isolation.realisation import CardLook, Journal, Realisation
 from koordra.kubelet_plugin.isolation.shares import gpus_of
 from koordra.kubelet_plugin.network.consumers import Claims, Consumers, holds_nics
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.calls_in_progress import CallsInProgress
-from koordra.kubelet_plugin.prepare.card_looks import look_at_cards
 from koordra.kubelet_plugin.prepare.claim_edits import finished
 from koordra.kubelet_plugin.prepare.claim_files import ClaimFiles
 from koordra.kubelet_plugin.prepare.imex_membership import NO_IMEX, DomainNotReady, Nodes, NoImex
@@ -264,7 +264,8 @@ class DeviceState:
 
     def look_at_cards(self) -> dict[str, CardLook]:
         """By device, how the cards are kept. Raises CheckpointError."""
-        return look_at_cards(self._realisation, self._stored, self._lock)
+        stored = self._stored
+        return look_at_cards(self._realisation, lambda: Journal(stored.load(), stored.save), self._lock)
 
     def _load(self) -> Checkpoint:
         with self._lock.held():

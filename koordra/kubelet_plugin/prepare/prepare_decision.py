@@ -30,7 +30,7 @@ from koordra.api.opaque.configuration import Configuration, configuration
 from koordra.api.opaque.driver_capabilities import DriverCapabilities, chosen
 from koordra.api.opaque.gang_member import is_gang_member
 from koordra.api.opaque.imex import ImexChannels, is_imex_domain
-from koordra.api.opaque.parameters import NO_ISOLATION
+from koordra.api.opaque.isolation_words import NO_ISOLATION
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
 from koordra.kubelet_plugin.cdi.device_edits import legacy_edits
 from koordra.kubelet_plugin.cdi.driver_edits import drawing_nodes, unavailable

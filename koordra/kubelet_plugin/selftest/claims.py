@@ -20,7 +20,8 @@ from koordra.api import kinds, names
 from koordra.api.allocation import FROM_CLASS
 from koordra.api.objects import Object
 from koordra.api.opaque.isolation import node_policy
-from koordra.api.opaque.parameters import API_VERSION, NO_ISOLATION, CoresPolicy
+from koordra.api.opaque.isolation_words import NO_ISOLATION
+from koordra.api.opaque.parameters import API_VERSION, CoresPolicy
 from koordra.errors import NotFound
 from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.cdi.hook_program import HookProgram

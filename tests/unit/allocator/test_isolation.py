@@ -176,3 +176,60 @@ def test_two_claims_that_differ_in_isolation_alone_are_two_questions() -> None:
         pods = [pod(f"p{at}", word) for at, word in enumerate((first, second))]
         found = planned(nodes, asks[first], asks[second], pods)
         assert found.nodes == {"default/limiter": "limited", "default/none": "open"}, first
+
+
+MPS = {"isolationNone": False, "isolationMps": True}
+SLICED = {"isolationNone": False, "isolationTimeslicing": True}
+
+
+def written_words(found: Plan) -> list[Any]:
+    """What the allocator wrote into the allocation, after what the claim says."""
+    (allocation,) = found.allocations.values()
+    entries = allocation["devices"]["config"]
+    return [(one.get("requests"), one["opaque"]["parameters"].get("isolation")) for one in entries]
+
+
+@pytest.mark.parametrize(
+    ("node", "word"),
+    [
+        (MPS, "mps"),
+        (LIMITED, "limiter"),
+        (SLICED, "timeslicing"),
+        (UNLIMITED, "none"),
+        ({**LIMITED, "isolationHamiCore": True}, "limiter"),
+        ({**LIMITED, "isolationMig": True}, "limiter"),
+    ],
+)
+def test_auto_is_the_first_that_the_node_has(node: dict[str, bool], word: str) -> None:
+    found = planned(cluster(a=node), claim("c", SHARE, configs=[config("GpuConfig", isolation="Auto")]))
+    assert written_words(found) == [(None, "Auto"), (["gpu"], word)]
+
+
+def test_auto_goes_by_the_order_of_the_class_and_by_nothing_else() -> None:
+    auto = config("GpuConfig", isolation="Auto")
+    both = {**LIMITED, "isolationHamiCore": True}
+    hami = of_class(allowedIsolation=["hami-core", "limiter"], defaultIsolation="Auto")
+    found = planned(cluster(a=both), hami, claim("c", GOLD))
+    assert written_words(found)[-1] == (["gpu"], "hami-core")
+    only = of_class(allowedIsolation=["mps", "timeslicing"])
+    refused = planned(cluster(a=both, b=UNLIMITED), only, claim("c", GOLD, configs=[auto]))
+    assert {detail.partition(";")[0] for _, detail in told(refused)} == {
+        "isolation: requested Auto (mps, timeslicing), the node allows only limiter, hami-core",
+        "isolation: requested Auto (mps, timeslicing), the node allows only none",
+    }
+    assert {reason for reason, _ in told(refused)} == {"BackendUnavailable"}
+    found = planned(cluster(a=both, b=SLICED), only, claim("c", GOLD, configs=[auto]))
+    assert found.nodes["default/c"] == "b"
+
+
+def test_auto_of_a_class_leaves_it_to_the_claim_to_name_one() -> None:
+    nodes = cluster(a=LIMITED, b=MPS)
+    lax = of_class(isolation="Auto", allowedIsolation=["limiter", "mps"])
+    wanted = claim("c", GOLD, configs=[config("GpuConfig", isolation="mps")])
+    assert planned(nodes, lax, wanted).nodes["default/c"] == "b"
+    assert written_words(planned(cluster(b=MPS), lax, claim("c", GOLD)))[-1] == (["gpu"], "mps")
+
+
+def test_auto_of_a_whole_card_is_nothing() -> None:
+    wanted = claim("c", request("gpu"), configs=[config("GpuConfig", isolation="Auto")])
+    assert written_words(planned(cluster(a=MPS), wanted)) == [(None, "Auto")]

@@ -18,7 +18,8 @@ from koordra.api.opaque.isolation import (
     node_policy,
     published_policy,
 )
-from koordra.api.opaque.parameters import GpuConfig, decode, isolations
+from koordra.api.opaque.isolation_words import isolations
+from koordra.api.opaque.parameters import GpuConfig, decode
 from koordra.errors import InvalidInput, InvalidParameters
 
 UNLIMITED = IsolationPolicy(("none",))

@@ -12,7 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from koordra.api.opaque.isolation import IsolationPolicy, node_policy
-from koordra.api.opaque.parameters import GpuConfig, decode, isolations
+from koordra.api.opaque.isolation_words import isolations
+from koordra.api.opaque.parameters import GpuConfig, decode
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
 from koordra.kubelet_plugin.isolation import card_calls
 from koordra.kubelet_plugin.isolation.packages import backends

@@ -495,3 +495,21 @@ def test_selectors_beyond_the_api_servers_limits_are_refused_early() -> None:
     (problem,) = problems(device_class)
     assert "DeviceClass c" in str(problem)
     assert "spec.selectors[0].cel.expression" in str(problem)
+
+
+def test_a_backend_that_no_node_has_now_is_admitted_with_a_warning() -> None:
+    def asked(isolation: str, published: frozenset[str] | None, amount: Any = SHARE) -> Any:
+        of = claim([amount], [parameters("GpuConfig", isolation=isolation)])
+        request_ = AdmissionRequest("u", "CREATE", "ResourceClaim", "", of)
+        answer = handlers.validate(request_, gold(), False, lambda: published)
+        assert not answer.problems
+        return answer.warnings
+
+    limited = frozenset({"limiter"})
+    (warning,) = asked("mps", limited)
+    assert warning.startswith(
+        "request gpu: no node keeps shares by mps now; it waits with BackendUnavailable"
+    )
+    assert asked("mps", limited | {"mps"}) == asked("Auto", limited) == asked("mps", None) == ()
+    assert "by mps or limiter or hami-core or timeslicing or none now" in asked("Auto", frozenset())[0]
+    assert asked("mps", limited, request("gpu", "gold")) == (), "a whole card"

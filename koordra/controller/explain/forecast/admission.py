@@ -126,6 +126,10 @@ class _Store:
         self._seats = HeldSeats(self._usage.known)
         self.quotas = HeldBack(self._usage, self._seats, self._quotas, self.known, self._claims.amounts)
 
+    @property
+    def isolations(self) -> Callable[[], frozenset[str] | None]:
+        return self._published.isolations
+
     def all(self) -> list[Object]:
         return [*self._others, *(obj for table in self._tables.values() for obj in table.values())]
 
@@ -256,17 +260,23 @@ def _of_webhook(handler: Callable[[AdmissionRequest, KnownObjects, bool], Admiss
 
 
 _Step = Callable[[_Store, AdmissionRequest, bool], AdmissionResponse]
+
+
+def _validated(store: _Store, asked: AdmissionRequest, in_native: bool) -> AdmissionResponse:
+    return validate(asked, store, in_native, store.isolations)
+
+
 _STEPS: Final[Mapping[Kind, tuple[_Step, ...]]] = {
-    DEVICE_CLASSES: (_Store.judged_by_server, _of_webhook(validate)),
+    DEVICE_CLASSES: (_Store.judged_by_server, _validated),
     RESOURCE_CLAIM_TEMPLATES: (
         _of_webhook(mutate_claims),
         _Store.judged_by_server,
-        _of_webhook(validate),
+        _validated,
     ),
     RESOURCE_CLAIMS: (
         _of_webhook(mutate_claims),
         _Store.judged_by_server,
-        _of_webhook(validate),
+        _validated,
         _Store.claim_quota,
     ),
     PODS: (_Store.legacy, _of_webhook(mutate_pods)),

@@ -39,7 +39,7 @@ from typing import Any, Final
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.api.opaque.isolation import AskedIsolation, IsolationPolicy
-from koordra.api.opaque.parameters import NO_ISOLATION
+from koordra.api.opaque.isolation_words import NO_ISOLATION
 from koordra.errors import InvalidQuantity, KoordraError, NotFound
 from koordra.kube.client import KubeClient
 from koordra.node_state.claim_ref import ClaimRef

@@ -79,7 +79,7 @@ def test_batch_answers_every_claim_once_and_an_error_is_its_own(
     node: PluginNode, served: SocketServer
 ) -> None:
     node.claims.put(claim(1, gpu("gpu", GPU_0), nic("nic", NIC_0)))
-    node.claims.put(claim(2, gpu("gpu", GPU_0)))
+    node.claims.put(claim(2, gpu("gpu", "gpu-nowhere")))
     node.claims.put(claim(3, gpu("gpu", GPU_1)))
     with grpc.insecure_channel(f"unix://{served.path}") as channel:
         stub = dra_v1_pb2_grpc.DRAPluginStub(channel)
@@ -87,7 +87,7 @@ def test_batch_answers_every_claim_once_and_an_error_is_its_own(
         assert set(answer.claims) == {uid(1), uid(2), uid(3), uid(4)}
         assert [device.device_name for device in answer.claims[uid(1)].devices] == [GPU_0, NIC_0]
         assert answer.claims[uid(1)].error == ""
-        assert "InsufficientCapacity" in answer.claims[uid(2)].error
+        assert "gpu-nowhere" in answer.claims[uid(2)].error
         assert list(answer.claims[uid(2)].devices) == []
         assert [device.device_name for device in answer.claims[uid(3)].devices] == [GPU_1]
         assert "does not exist" in answer.claims[uid(4)].error
