@@ -117,10 +117,7 @@ class DeviceState:
 
     def prepare(self, ref: ClaimRef, *, awaited: Callable[[], bool] = lambda: True) -> ClaimRecord:
         """Prepare the claim's devices. Raises PrepareError, CheckpointError or CDIError; the call can be
-        repeated.
-
-        `awaited`: whether the kubelet still waits for the answer, which is made of the record's devices.
-        """
+        repeated. `awaited`: whether the kubelet still waits for the answer, made of the record's devices."""
         if not ref.valid:
             raise PrepareError(f"{ref}: uid {ref.uid[:80]!r}, name or namespace cannot be a claim's")
         with self._calls.of(ref, awaited) as require_wanted:
@@ -186,11 +183,8 @@ class DeviceState:
 
     def unprepare(self, ref: ClaimRef, *, awaited: Callable[[], bool] = lambda: True) -> None:
         """Release the claim's devices; success for an unknown claim. Raises PrepareError, CheckpointError or
-        CDIError.
-
-        `awaited`: whether the kubelet still waits for the answer. One that it gave up may come to the lock
-        after the claim was unprepared by another call, and prepared again.
-        """
+        CDIError. `awaited`: whether the kubelet still waits for the answer. One that it gave up may come to
+        the lock after the claim was unprepared by another call, and prepared again."""
         if not ref.valid:
             log.warning("unprepare_invalid_claim", claim=str(ref), uid=ref.uid[:80])
             return
@@ -220,9 +214,7 @@ class DeviceState:
 
     def repair(self) -> None:
         """At every start: roll back incomplete claims, rewrite the files of prepared ones, remove stale ones.
-
-        Never raises: state that cannot be repaired now is logged, and the calls that depend on it fail.
-        """
+        Never raises: what cannot be repaired now is logged, and the calls that depend on it fail."""
         with self._lock.held():
             try:
                 checkpoint = self._stored.load()
@@ -264,8 +256,10 @@ class DeviceState:
 
     def look_at_cards(self) -> dict[str, CardLook]:
         """By device, how the cards are kept. Raises CheckpointError."""
-        stored = self._stored
-        return look_at_cards(self._realisation, lambda: Journal(stored.load(), stored.save), self._lock)
+        return look_at_cards(self._realisation, self._journal, self._lock)
+
+    def _journal(self) -> Journal:
+        return Journal(self._stored.load(), self._stored.save)
 
     def _load(self) -> Checkpoint:
         with self._lock.held():
