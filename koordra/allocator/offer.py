@@ -67,14 +67,15 @@ class Offer:
 
     def _isolations(self, placed: Sequence[Placed]) -> list[Mapping[str, Any]]:
         """What `Auto` came to, by request: the node does the same, and people see it."""
-        found = {
-            one.wanted.label: word
-            for one in placed
-            if (word := chosen_isolation(one.wanted, self.devices[one.device], one.demand))
-        }
+        found: dict[str, set[str]] = {}
+        for one in placed:
+            if word := chosen_isolation(one.wanted, self.devices[one.device], one.demand):
+                found.setdefault(one.wanted.label, set()).add(word)
         return [
             _entry(FROM_CLAIM, [label], {"opaque": {"driver": names.DRIVER, "parameters": parameters}})
-            for label, word in found.items()
+            for label, words in found.items()
+            if len(words) == 1  # cards with policies of their own may differ: each node finds the same
+            for word in words
             for parameters in [{"apiVersion": API_VERSION, "kind": "GpuConfig", "isolation": word}]
         ]
 

@@ -18,11 +18,11 @@ nothing in AUTO_ORDER. A class's own `Auto` leaves it to the claim to name one. 
 is into the allocation; without it Prepare finds the same.
 
 The word must be allowed by the class, where that says anything, and by the node; otherwise the share is
-refused. A node allows the limiter where nothing is said. A card is kept in one way at a time (`are_apart`), and no
-allocator knows in which. So a card's list has words that may be beside each other alone: `none` (a share
-without limits), `mps` and `timeslicing` each have cards of their own, and a class that demands one gets it
-there. `mig` alone is a card that is given out in instances only; beside others, one that is switched to what
-is asked for (kubelet_plugin/isolation/mig/switching.py).
+refused. A node allows the limiter where nothing is said. A card is kept in one way at a time (`are_apart`),
+and no allocator knows in which. So a card's list has words that may be beside each other alone: `none` (a
+share without limits), `mps` and `timeslicing` each have cards of their own, and a class that demands one gets
+it there. `mig` alone is a card that is given out in instances only; beside others, one that is switched to
+what is asked for (kubelet_plugin/isolation/mig/switching.py).
 
 A limit counts what CUDA takes. So parts of the driver that take memory past it (UNCOUNTED) come with a
 limited share where the class gives them; a claim that asks for them itself is refused.

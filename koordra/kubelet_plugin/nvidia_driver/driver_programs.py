@@ -91,8 +91,8 @@ class DriverPrograms:
         within: float = WITHIN,
     ) -> str:
         """What the program answers to `said`. Raises PrepareError, which quotes it, where it ends with an
-        error or does not end in time. A daemon that it leaves behind may keep its streams: they are files, and no
-        pipes whose end somebody would wait for."""
+        error or does not end in time. A daemon that it leaves behind may keep its streams: they are files,
+        and no pipes whose end somebody would wait for."""
         words = self.command(name, arguments, env or {}, shm=shm)
         what = " ".join((name, *arguments, *([said.strip()] if said else [])))
         with TemporaryFile() as asked, TemporaryFile() as told, TemporaryFile() as complained:
