@@ -242,7 +242,8 @@ class AskedIsolation:
         if word == AUTO and node.allowed is not None:
             has = f"allows only {', '.join(node.allowed)}" if node.allowed else "allows no share at all"
             problem = f"isolation: requested {AUTO} ({', '.join(self.order)}), the node {has}"
-            return IsolationRefused("isolation", problem, _other_words(self.order[0], "node", node.allowed))
+            first = next(iter(self.order), INSTANCES)
+            return IsolationRefused("isolation", problem, _other_words(first, "node", node.allowed))
         for owner, allowed in (
             (("class", self.policy.allowed), ("node", node.allowed)) if word != AUTO else ()
         ):

@@ -233,3 +233,10 @@ def test_auto_of_a_class_leaves_it_to_the_claim_to_name_one() -> None:
 def test_auto_of_a_whole_card_is_nothing() -> None:
     wanted = claim("c", request("gpu"), configs=[config("GpuConfig", isolation="Auto")])
     assert written_words(planned(cluster(a=MPS), wanted)) == [(None, "Auto")]
+
+
+def test_auto_where_the_class_gives_instances_alone_is_no_share() -> None:
+    only = of_class(allowedIsolation=["mig"], defaultIsolation="Auto")
+    ((reason, detail), *_) = told(planned(cluster(a=LIMITED), only, claim("c", GOLD)))
+    assert reason == "BackendUnavailable"
+    assert detail.endswith("--allowed-isolation mig")
