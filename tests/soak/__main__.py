@@ -30,7 +30,7 @@ from typing import Any, Final
 from benchmarks import _results
 from koordra import logs
 from koordra.topology.machine import Machine
-from tests.fakes import hand_over_world, prepare_world, watch_world
+from tests.fakes import hand_over_world, mig_world, nvml_library, prepare_world, watch_world
 from tests.fakes.model_wire import Faults
 from tests.property import test_controller_model, test_forecast_model, test_gang_model
 
@@ -71,6 +71,14 @@ def _hand_over(seed: int) -> Faults:
         return hand_over_world.one_schedule(seed, Path(folder), _machine()).faults
 
 
+_nvml = cache(nvml_library.build)
+
+
+def _mig(seed: int) -> Faults:
+    with TemporaryDirectory() as folder:
+        return mig_world.one_schedule(seed, Path(folder), _nvml())
+
+
 MODELS: Final[dict[str, Callable[[int], Faults]]] = {
     "watches": _watches,
     "controller": _controller,
@@ -78,6 +86,7 @@ MODELS: Final[dict[str, Callable[[int], Faults]]] = {
     "forecast": _forecast,
     "prepare": _prepare,
     "hand-over": _hand_over,
+    "mig": _mig,
 }
 
 

@@ -3,7 +3,6 @@ any two."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +12,9 @@ from koordra.errors import PrepareError
 from koordra.kubelet_plugin.isolation.mig.instances import InstancesOfCard
 from koordra.kubelet_plugin.isolation.mig.journal import Journal, Place
 from tests.fakes.mig_card import MigCard
+from tests.fakes.mig_world import RESOURCES, TIMEOUT, one_schedule
 from tests.fakes.nvml_library import build
 
-IN_USE, TIMEOUT, RESOURCES = 19, 10, 23
 CALLS = 80
 """More than making or removing takes."""
 FIRST = 3
@@ -202,60 +201,6 @@ def test_instances_do_not_outlive_a_reset(card: MigCard) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(1))
-def test_slices_come_and_go_among_failures_and_kills(card: MigCard, seed: int) -> None:
-    """Whatever went wrong on the way, in the end the card has what the claims have, and nothing else."""
-    draw = random.Random(f"mig {seed}")
-    held: dict[str, Place] = {}
-    for turn in range(40):
-        orders = [
-            draw.choice(
-                (
-                    f"kill {draw.randint(1, 90)}",
-                    f"fail {draw.randint(1, 90)} {draw.choice((TIMEOUT, RESOURCES, IN_USE))}",
-                )
-            )
-            if draw.random() < 0.7
-            else f"late {draw.randint(1, 90)} {TIMEOUT}"
-        ]
-        card.fake.order(*orders)
-        if held and draw.random() < 0.45:
-            name = draw.choice(sorted(held))
-            if card.remove(name) == "":
-                del held[name]
-        else:
-            profile = draw.choice(card.gpu.mig_profiles)
-            start, size = draw.choice(profile.placements)
-            place = Place(card.uuid, profile.id, start, size)
-            if all(
-                place.start >= one.start + one.size or one.start >= place.start + place.size
-                for one in held.values()
-            ):
-                name = f"c{turn}"
-                held[name] = place
-                card.make(place, name)
-        card.fake.order()
-        # The plugin starts again: what was begun is undone, or finished.
-        held = restarted(card, held, turn)
-    assert len(held) < 40
-
-
-def restarted(card: MigCard, held: dict[str, Place], turn: int) -> dict[str, Place]:
-    def run(of: InstancesOfCard) -> list[object]:
-        for name in sorted(card.written().keys() - held.keys()):
-            card.remove_from(of, name)
-        kept = []
-        for name, place in held.items():
-            try:
-                card.make_on(of, place, name)
-                kept.append(name)
-            except PrepareError:
-                # No engine is left for it (+me): it is given back.
-                card.remove_from(of, name)
-        return [kept, card.listed(of)]
-
-    kept, found = card.call(run)
-    left = {name: held[name] for name in kept}
-    expected = sorted([place.profile, place.start, place.size, 1] for place in left.values())
-    assert sorted(found) == expected, turn
-    return left
+def test_slices_come_and_go_among_failures_and_kills(tmp_path: Path, library: Path) -> None:
+    """`python -m tests.soak --only mig` runs many."""
+    assert sum(one_schedule(0, tmp_path, library).drawn.values()) > 40
