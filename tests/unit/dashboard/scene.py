@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import cache, cached_property
@@ -71,7 +72,7 @@ class Site:
 
 def fleet(*machines: str, per_block: int = 18) -> list[Object]:
     """Nodes of these machines (`hgx-h100:8`), so many in a block, whose cards are shared with the limiter."""
-    found = [dict(one) for one in (*device_classes(), *machine_nodes(machines))]
+    found = [copy.deepcopy(dict(one)) for one in (*device_classes(), *machine_nodes(machines))]
     number = 0
     for one in found:
         if one["kind"] == "Node":
