@@ -17,7 +17,7 @@ from koordra.cli.cluster.cluster_objects import Listed, Piece, Source, latest_ev
 from koordra.cli.cluster.controller_answers import NAMESPACE
 from koordra.cli.output import Document
 from koordra.cli.progress import progress
-from koordra.controller.allocation.learned.leftover_store import NAME, durations_of
+from koordra.controller.allocation.learned.leftover_store import NAME, durations_of, learned_of
 from koordra.controller.autoscale.node_groups import NodeGroup
 from koordra.controller.autoscale.scale_up import ScaleUp, scale_up
 from koordra.controller.cache.changes import NEEDED, OPTIONAL, in_order
@@ -27,9 +27,9 @@ from koordra.controller.explain.forecast.intake import Intake, Terms
 from koordra.controller.explain.forecast.later import Later, fits_later
 from koordra.controller.explain.forecast.refusals import refusals
 from koordra.controller.explain.question import Question
-from koordra.errors import ApiError, ApiUnreachable
+from koordra.errors import ApiError, ApiUnreachable, InvalidManifest
 from koordra.kube.client import KubeClient
-from koordra.placement.policy.durations import Durations
+from koordra.placement.policy.learned_order import Learned
 from koordra.process.lifecycle import collect_seldom
 from koordra.topology.network_topology import Levels
 
@@ -89,8 +89,11 @@ class WholeCluster:
             if piece.every is not None:
                 events = piece.every
                 break
-        terms = Terms(now, refusals(events, now), levels=self._levels, read=self._read)
-        taken = Intake(replace(terms, durations=self._durations()) if self._when else terms)
+        kept = (self._read(CONFIG_MAPS, NAME, NAMESPACE) or {}).get("data") or {}
+        terms = Terms(
+            now, refusals(events, now), levels=self._levels, read=self._read, learned=_learned(kept)
+        )
+        taken = Intake(replace(terms, durations=durations_of(kept)) if self._when else terms)
         before = list[Object]()
         for kind, some, every in pieces:
             taken.take(kind, some)
@@ -100,11 +103,6 @@ class WholeCluster:
                 before.clear()
         gc.freeze()  # what was taken in stays until the end
         return taken, latest_events(events)
-
-    def _durations(self) -> Durations:
-        """What the controller has learned of how long claims run; nothing where it may not be read."""
-        table = self._read(CONFIG_MAPS, NAME, NAMESPACE) or {}
-        return durations_of(table.get("data") or {})
 
     def _pieces(self) -> Iterator[Piece]:
         if self._found is None:
@@ -119,3 +117,11 @@ class WholeCluster:
             raise
         except ApiError:
             return None
+
+
+def _learned(kept: Object) -> Learned | None:
+    """By which the controller goes; nothing where it kept nothing, or what nobody can read."""
+    try:
+        return learned_of(kept)
+    except InvalidManifest:
+        return None

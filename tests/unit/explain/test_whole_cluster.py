@@ -10,11 +10,15 @@ import pytest
 from koordra.api import kinds, objects
 from koordra.api.kinds import EVENTS, NODES, PODS, Kind
 from koordra.api.objects import Object
+from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.cluster.cluster_objects import Piece, Source, read_ahead
-from koordra.cli.cluster.whole_cluster import EVERYTHING
+from koordra.cli.cluster.whole_cluster import EVERYTHING, WholeCluster
+from koordra.controller.allocation.learned.leftover_store import data_of
 from koordra.controller.cache.changes import NEEDED, OPTIONAL
 from koordra.errors import ApiError, ApiUnreachable, Forbidden, NotFound
 from koordra.kube.client import PAGE
+from koordra.placement.policy.learned_order import Learned
+from koordra.placement.policy.workload_table import LearnedTable
 
 ALL_NODES = Source(NODES)
 
@@ -90,3 +94,29 @@ def test_what_a_controller_decides_from_is_read_in_an_order_in_which_little_is_w
     claims = of_kind.index(kinds.RESOURCE_CLAIMS)
     assert {kinds.DEVICE_CLASSES, kinds.RESOURCE_SLICES, NODES} <= set(of_kind[:claims])
     assert of_kind[-1] == PODS
+
+
+class Keeps:
+    """A server with what the controller has learned."""
+
+    def __init__(self, data: dict[str, str] | ApiError) -> None:
+        self.data = data
+
+    def get(self, kind: Kind, name: str, *, namespace: str) -> Object:
+        assert (kind, name, namespace) == (CONFIG_MAPS, "koordra-leftover-table", "koordra-system")
+        if isinstance(self.data, ApiError):
+            raise self.data
+        return {"data": self.data}
+
+
+def test_it_goes_by_what_the_controller_has_learned_as_far_as_that_can_be_read() -> None:
+    table = Learned(LearnedTable(pods=40))
+    nothing: dict[Kind, list[Object]] = {one.kind: [] for one in EVERYTHING}
+
+    def learned(data: dict[str, str] | ApiError) -> Learned | None:
+        taken, _ = WholeCluster(Keeps(data), nothing, None)._taken  # type: ignore[arg-type]
+        return taken.terms.learned
+
+    assert learned(data_of(table)) == table
+    for data in ({}, {"table.json": "odd"}, Forbidden("not yours", code=403)):
+        assert learned(data) is None

@@ -31,8 +31,9 @@ NAME: Final = "koordra-leftover-table"
 PERIOD: Final = 10.0
 """Seconds between two writes at least. A table is made anew when the count has grown by a quarter, so a
 cluster writes some dozens of times in its life."""
-DURATIONS_PERIOD: Final = 600.0
-"""The same for how long claims ran, of which every claim that ends says something."""
+SELDOM: Final = 600.0
+"""The same for how long claims ran, of which every claim that ends says something, and after a write that was
+refused."""
 MOST_BYTES: Final = 512 << 10
 """Half of what a ConfigMap holds."""
 MOST_CLASSES: Final = 2048
@@ -79,12 +80,13 @@ class LeftoverStore:
             return pause
         self._again = self.clock() + PERIOD
         if not self._patch(data_of(leftovers.learned)):
-            return PERIOD
+            self._again = self.clock() + SELDOM
+            return SELDOM
         self._saved = leftovers.epoch
         return None
 
     def _save_durations(self) -> None:
-        self._durations_again = self.clock() + DURATIONS_PERIOD
+        self._durations_again = self.clock() + SELDOM
         version = self.durations.version
         if self.may_write() and self._patch({DURATIONS: durations_data(self.durations.to_document)}):
             self._durations_saved = version
