@@ -1,12 +1,11 @@
 """The kubelet plugin of one node, wired together.
 
 Start, in this order: the machine watcher, whose first reading is the inventory; DeviceState.repair; the DRA
-socket; the registration socket, upon which the kubelet calls. Then ResourceSlices are published, the Node is
-watched, and prepared claims are compared with the API and get their status. A thread that ends by itself ends
+socket; the registration socket, upon which the kubelet calls; the loops. A thread that ends by itself ends
 the process, which the kubelet restarts: better than a plugin that seems alive and does nothing.
 
 Stop, in reverse, so that no stopped part is called: the registration, the DRA server, which finishes the
-calls in progress, publishing. Slices and prepared claims stay, and containers run on.
+calls in progress, the cards, publishing. Slices and prepared claims stay, and containers run on.
 """
 
 from __future__ import annotations
@@ -289,6 +288,7 @@ class Driver:
                 state=self._state,
                 checked=self._when_checked,
             )
+        self._state.suspend_cards()
 
     def _when_checked(self) -> None:
         if self._settings.pod_network:

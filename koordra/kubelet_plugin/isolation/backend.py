@@ -155,6 +155,11 @@ class IsolationBackend(ABC):
         hold, and nothing may be taken away."""
         del held
 
+    def suspend(self, card: Card) -> None:
+        """The plugin ends in good order: until the next one looks (`verify`), nobody looks after the card,
+        which is to fail closed meanwhile."""
+        del card
+
     def verify(self, card: Card) -> str | None:
         """What is wrong with how the card is kept, after mending what can be mended without harm to what
         runs; None where all is well."""

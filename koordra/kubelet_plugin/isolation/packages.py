@@ -119,6 +119,9 @@ class ForeignBackend(IsolationBackend):
     def resume(self, held: Held | None) -> None:
         self._answer("resume", lambda: self.backend.resume(held))
 
+    def suspend(self, card: Card) -> None:
+        self._answer(f"suspend of {card.device}", lambda: self.backend.suspend(card))
+
     def verify(self, card: Card) -> str | None:
         def call() -> str | None:
             return optional(STRING).read(self.backend.verify(card), "verify")

@@ -237,6 +237,21 @@ class Realisation:
         except PrepareError as error:
             return CardLook(isolation, f"{said}{error}")
 
+    def suspend(self, device: str, load: Callable[[], Checkpoint]) -> None:
+        """The plugin ends. Never raises a PrepareError: what fails is logged."""
+        try:
+            with self._calls.alone([device]):
+                checkpoint = load()
+                record = checkpoint.card(device)
+                if record is not None and (card := self._card(record, checkpoint)).shares:
+                    backend, what = (
+                        self._backend_of(record),
+                        f"isolation {record.isolation}: suspend of {device}",
+                    )
+                    self._calls.answer(device, what, lambda: backend.suspend(card))
+        except PrepareError as error:
+            log.error("card_not_suspended", device=device, error=str(error))
+
     def _held(self, name: str, checkpoint: Checkpoint) -> Held:
         inventory = self._inventory()
         claims = checkpoint.of_boot(inventory.boot_id)

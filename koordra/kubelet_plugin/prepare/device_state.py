@@ -43,7 +43,7 @@ from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.isolation.backend import IsolationBackend
 from koordra.kubelet_plugin.isolation.card_calls import CardCalls
-from koordra.kubelet_plugin.isolation.card_looks import look_at_cards
+from koordra.kubelet_plugin.isolation.card_looks import look_at_cards, suspend_cards
 from koordra.kubelet_plugin.isolation.realisation import CardLook, Journal, Realisation
 from koordra.kubelet_plugin.isolation.shares import gpus_of
 from koordra.kubelet_plugin.network.consumers import Claims, Consumers, holds_nics
@@ -257,6 +257,9 @@ class DeviceState:
     def look_at_cards(self) -> dict[str, CardLook]:
         """By device, how the cards are kept. Raises CheckpointError."""
         return look_at_cards(self._realisation, self._journal, self._lock)
+
+    def suspend_cards(self) -> None:
+        suspend_cards(self._realisation, self._journal, self._lock)
 
     def _journal(self) -> Journal:
         return Journal(self._stored.load(), self._stored.save)

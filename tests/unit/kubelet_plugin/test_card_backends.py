@@ -187,6 +187,19 @@ def test_a_plugin_that_starts_finds_the_daemon_or_starts_it(cards: Cards, node: 
     assert cards.says("client 7 0") == "30 10240M\n"
 
 
+def test_between_two_plugins_nobody_gets_the_card_without_limits(cards: Cards, node: PluginNode) -> None:
+    plugin = node.plugin()
+    for obj in (share(1), share(2, GPU_1, isolation="timeslicing")):
+        node.claims.put(obj)
+        plugin.prepare(ref_of(obj))
+    plugin.suspend_cards()
+    assert (cards.of()["mode"], cards.of(GPU_1)["mode"]) == ("PROHIBITED", "DEFAULT")
+    assert problems(node.plugin()) == {}
+    assert cards.of()["mode"] == "EXCLUSIVE_PROCESS"
+    cards.set(cards.uuid(), refuses="in use by another client")
+    plugin.suspend_cards()  # what fails holds the end of the plugin back no longer
+
+
 def test_a_mode_that_somebody_else_set_is_told_and_put_right(cards: Cards, node: PluginNode) -> None:
     plugin = node.plugin()
     node.claims.put(share(1))

@@ -149,6 +149,11 @@ class MpsIsolation(IsolationBackend):
                 except (OSError, PrepareError) as error:
                     log.error("mps_card_not_stopped", device=folder.name, error=str(error))
 
+    def suspend(self, card: Card) -> None:
+        """The daemon may go with the plugin's container, and the first process that comes then would have the
+        card without limits."""
+        self._cards.set_compute_mode(card.uuid, ComputeMode.PROHIBITED)
+
     def verify(self, card: Card) -> str | None:
         """Raises PrepareError for a daemon that cannot be started again."""
         daemon = self._daemon(card)
@@ -158,6 +163,8 @@ class MpsIsolation(IsolationBackend):
         mode = self._cards.compute_mode(card.uuid)
         if mode is not ComputeMode.EXCLUSIVE_PROCESS:
             self._cards.set_compute_mode(card.uuid, ComputeMode.EXCLUSIVE_PROCESS)
+            if mode is ComputeMode.PROHIBITED:  # by a plugin that has ended
+                return None
             return f"its compute mode was {mode}, set by somebody else: programs could run past MPS"
         for server in daemon.servers():
             state = daemon.state(server)
