@@ -32,9 +32,10 @@ ANSWERS_WITHIN: Final = 15.0
 meanwhile waits 20, and the kubelet 45."""
 
 
-def answered(call: Callable[[], T]) -> T:
-    """What the call returns or raises, TimeoutError where it does not return: it is made in a thread, which
-    is left alone then."""
+def answered(call: Callable[[], T], *, within: float | None = None) -> T:
+    """What the call returns or raises, TimeoutError where it does not return in time: it is made in a thread,
+    which is left alone then."""
+    within = ANSWERS_WITHIN if within is None else within
     future: Future[T] = Future()
 
     def run() -> None:
@@ -45,11 +46,11 @@ def answered(call: Callable[[], T]) -> T:
 
     spawn(run, name="isolation-call")
     try:
-        return future.result(ANSWERS_WITHIN)
+        return future.result(within)
     except TimeoutError:
         if future.done():  # its own
             raise
-        raise TimeoutError(f"no answer within {ANSWERS_WITHIN:g} s") from None
+        raise TimeoutError(f"no answer within {within:g} s") from None
 
 
 class Runner(Protocol):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from koordra.topology.problems import Discovery
 from tests.fakes.disks import StepDisk
 from tests.fakes.node_claims import ANY_ISOLATION, NODE, FakeClaims
 from tests.patience import PATIENCE
+
+_patient = partial(answered, within=PATIENCE)
 
 
 class PluginNode:
@@ -72,7 +75,7 @@ class PluginNode:
         *,
         lock: StateLock | None = None,
         patience: float = PATIENCE,
-        run: Runner = answered,
+        run: Runner = _patient,
     ) -> DeviceState:
         """`patience`: seconds to wait for a card; `run` makes calls of backends."""
         hook = self.hook

@@ -179,7 +179,7 @@ def test_one_that_hangs_is_left_alone_and_holds_nobody_else_up(
         PREPARES, f"woken.wait()\n        keep((('dust', 'late'),))\n        {PREPARES}"
     )
     node = node_with(installed, hanging, discovery)
-    plugin = node.unrepaired(patience=0.05)
+    plugin = node.unrepaired(patience=0.05, run=card_calls.answered)
     dusted, other = (ref_of(node.claims.get("team-a", f"claim-{number}")) for number in (1, 2))
     with pytest.raises(PrepareError, match=r"isolation fairy-dust: prepare of claim .*: no answer within"):
         plugin.prepare(dusted)
