@@ -273,8 +273,8 @@ class DeviceState:
         """The state lock; before it the cards that the claim has, or is to have, so that nobody waits for
         another claim's cards. Raises PrepareError, CheckpointError."""
         record = None
-        with suppress(CheckpointError):
-            record = self._load().get(ref.uid)
+        with self._lock.held(), suppress(CheckpointError):
+            record = self._stored.load().get(ref.uid)
         with self._realisation.alone(gpus_of(claim, record, self._inventory())), self._lock.held():
             yield
 

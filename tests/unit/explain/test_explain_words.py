@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from koordra.api.opaque.isolation import attribute
 from koordra.cli.cluster.claim_text import last_word
+from koordra.cli.cluster.device_text import isolation_lines
 from koordra.cli.cluster.explain import explain
 from koordra.errors import NotFound
 from tests.unit.explain.scene import Dict, cluster, with_condition
@@ -99,7 +100,7 @@ def test_shares_without_a_limit_are_accounted_for_only(objects: list[Dict], tmp_
         for device in (
             d for one in changed if one["kind"] == "ResourceSlice" for d in one["spec"]["devices"]
         ):
-            for name in ("none", "limiter"):
+            for name in ("none", "limiter", "mps", "timeslicing"):
                 device["attributes"].pop(attribute(name), None)
                 if name in policy:
                     device["attributes"][attribute(name)] = {"bool": policy[name]}
@@ -120,3 +121,31 @@ def test_shares_without_a_limit_are_accounted_for_only(objects: list[Dict], tmp_
     assert with_policy(none=False, limiter=True)["enforced"] == [
         "memory 20Gi, by the limiter inside the container"
     ]
+    assert with_policy(none=False, timeslicing=True) == {
+        "isolation": "timeslicing",
+        "enforced": [],
+        "accounted": ["memory 20Gi", "cores 30"],
+    }
+    assert with_policy(none=False, mps=True)["enforced"] == [
+        "memory 20Gi, by MPS, in each process",
+        "cores 30, by MPS, in each process",
+    ]
+
+
+def test_what_auto_came_to_is_told_with_the_order(objects: list[Dict], tmp_path: Path) -> None:
+    changed = json.loads(json.dumps(objects))
+    claim = next(
+        one for one in changed if one["metadata"]["name"] == "share" and one["kind"] == "ResourceClaim"
+    )
+    devices = claim["status"]["allocation"]["devices"]
+    request = devices["results"][0]["request"]
+    for requests, word in (([], "Auto"), ([request], "limiter")):
+        parameters = {"apiVersion": "koordra.io/v1alpha1", "kind": "GpuConfig", "isolation": word}
+        opaque = {"driver": "koordra.io", "parameters": parameters}
+        entry = {"source": "FromClaim", "opaque": opaque, **({"requests": requests} if requests else {})}
+        devices.setdefault("config", []).append(entry)
+    text = " ".join(told(tmp_path, changed, "claim/share").split())
+    order = "mps, limiter, hami-core, timeslicing, none"
+    assert f"(isolation limiter: Auto, the first of {order} that the node has)" in text
+    assert isolation_lines(devices) == [f"{request}: isolation limiter (Auto: {order})"]
+    assert isolation_lines({**devices, "config": []}) == []
