@@ -4,7 +4,8 @@ or all workers, are in one.
 What must hold beside everything else, of those that have to be together:
 
     when a gate is lifted      those that were let go, and have devices, are in one zone
-    when a held seat is moved  it goes where the others are recorded, as long as that node is there
+    when a held seat is moved  it goes where the others are recorded, as long as that node is there; beside a
+                               leader that waits, whose own seat is written after those of who come later
     at rest                    those that have devices are in one zone
     at the end                 every job that fits so gets its turn
 """
@@ -106,7 +107,7 @@ class LevelledWorld(GangWorld):
                 place
                 for other, place in after.items()
                 if other[0] == key[0] and other != key and before.get(other) == place
-                if self.belongs(job, other[1])
+                if self.belongs(job, other[1]) and not (other[1] == "0" and self.leader_waits(job))
             }
             if (
                 key in before
@@ -116,6 +117,10 @@ class LevelledWorld(GangWorld):
                 told = f"the seat of {key} moves to {node}, and the others are on {sorted(others)}"
                 assert not (others & known.nodes) - {node}, told
         return answer
+
+    def leader_waits(self, job: Job) -> bool:
+        leaders = (pod for pod in self.living(job) if pod["metadata"]["annotations"]["index"] == "0")
+        return job.led and any(not pod["spec"].get("nodeName") for pod in leaders)
 
     def places(self) -> dict[tuple[str, str], str]:
         """By job and index, where the recorded seats are."""
