@@ -126,6 +126,16 @@ def test_a_card_that_is_cut_is_one_cell_and_one_with_a_taint_or_a_broken_pool_is
     assert Site(made).page("/").count('class="node bad"') == 2
 
 
+def test_what_of_one_node_cannot_be_read_is_told_of_that_node_alone() -> None:
+    made = running([*fleet("hgx-h100:2"), *waiting("a", request("gpus", count=8))])
+    (held,) = (one for one in made if one["kind"] == "ResourceClaim")
+    held["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"] = {"memory": "80 GB"}
+    hold = {"kind": "DeviceHold", "metadata": {"name": "h"}, "spec": {"seats": [{"node": "x"}, 3]}}
+    first, second = Cells().nodes(listed([*made, hold]))
+    assert (len(first.cards), bool(first.trouble)) == (0, True)
+    assert (len(second.cards), second.trouble) == (8, "")
+
+
 def test_only_nodes_of_which_something_changed_are_worked_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     rows_of = module.device_rows
@@ -183,7 +193,17 @@ def test_what_is_not_there_is_not_found(site: Site) -> None:
     for target in ("/node/none", "/claim/default/none", "/pod/default/none", "/gang/default/none"):
         with pytest.raises(NotFound):
             site.page(target)
-    for target in ("/nothing", "/claim/x", "/node/", "/claim//x", "/" + "x" * 3000, "//", ""):
+    assert address_of(f"/?block={'b' * 900}") == OfFleet(Filter(block="b" * 900))
+    for target in (
+        "/nothing",
+        "/?" + "&".join(f"a{number}=1" for number in range(40)),
+        "/claim/x",
+        "/node/",
+        "/claim//x",
+        "/" + "x" * 3000,
+        "//",
+        "",
+    ):
         with pytest.raises(NotFound):
             address_of(target)
     assert address_of("/claim/a%2Fb/c") == OfSnapshot("claim", ("a/b", "c"))
@@ -199,6 +219,8 @@ def test_what_tenants_write_is_text(site: Site) -> None:
         if one["kind"] == "Pod":
             one["metadata"]["ownerReferences"] = [{"kind": EVIL, "name": EVIL, "controller": True}]
             one["spec"]["nodeSelector"] = {EVIL: EVIL} if "sweep" in one["metadata"]["name"] else None
+        if one["kind"] == "Pod" and "big" in one["metadata"]["name"]:
+            one["metadata"]["ownerReferences"][0]["name"] = EVIL * 1_000
         if one["kind"] == "Node":
             one["metadata"]["labels"]["fabric.koordra.io/block"] = EVIL
             one["spec"] = {"taints": [{"key": EVIL, "value": EVIL, "effect": "NoSchedule"}]}
@@ -217,6 +239,7 @@ def test_what_tenants_write_is_text(site: Site) -> None:
         text = evil.page(target)
         read(text)
         assert "<script" not in text
+        assert len(text) < 120_000
         assert "\x1b" not in text
         assert "\u202e" not in text
 

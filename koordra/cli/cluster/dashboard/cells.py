@@ -18,7 +18,7 @@ from koordra.controller import claims as claims_of
 from koordra.controller.cache.changes import FABRICS, key_of
 from koordra.controller.cache.fabrics import Fabrics
 from koordra.controller.explain.device_rows import device_rows
-from koordra.placement.holders.device_hold import held_seats
+from koordra.errors import KoordraError
 from koordra.topology.network_topology import Levels
 
 Listed = Mapping[Kind, Sequence[Object]]
@@ -49,8 +49,7 @@ class Cells:
                 or len(of) != len(before)
                 or any(a is not b for a, b in zip(of, before, strict=True))
             ):
-                rows = device_rows(of)
-                cards = NodeCards(name, (), cards_of(rows), _trouble(node, rows))
+                cards = _cards(name, node, of)
             found[name] = (of, NodeCards(name, blocks.get(name, ()), cards.cards, cards.trouble))
         self._known = dict(found)
         return [cards for name, (_, cards) in found.items() if name in slices]
@@ -70,6 +69,15 @@ class Cells:
         return {name: tuple(filter(None, path)) for name, path in paths.items()}
 
 
+def _cards(name: str, node: Object, of: Sequence[Object]) -> NodeCards:
+    """Without a block. What cannot be read is a trouble of that node's alone."""
+    try:
+        rows = device_rows(of)
+    except KoordraError as error:
+        return NodeCards(name, (), (), str(error))
+    return NodeCards(name, (), cards_of(rows), _trouble(node, rows))
+
+
 def _by_node(listed: Listed) -> tuple[dict[str, list[Object]], dict[str, list[Object]]]:
     """The slices, and the claims and holds that have something of them."""
     slices, holders = defaultdict[str, list[Object]](list), defaultdict[str, list[Object]](list)
@@ -81,9 +89,8 @@ def _by_node(listed: Listed) -> tuple[dict[str, list[Object]], dict[str, list[Ob
         for pool in claims_of.pools(claim):
             holders[pool].append(claim)
     for hold in listed.get(kinds.DEVICE_HOLDS, ()):
-        seats = held_seats(hold).values()
-        for pool in {one.device.pool for seat in seats for one in seat.allocation.results}:
-            holders[pool].append(hold)
+        for node in {str(seat.get("node")) for seat in objects.mappings(objects.spec_of(hold).get("seats"))}:
+            holders[node].append(hold)
     return dict(slices), dict(holders)
 
 

@@ -83,10 +83,7 @@ def page(
     ]
     find = tag(
         "form",
-        Html(
-            '<input name="q" aria-label="Find" placeholder="node, namespace/claim, namespace/pod" '
-            f'value="{text(search)}">'
-        ),
+        Html(f'<input name="q" aria-label="Find" placeholder="a part of a name" value="{text(search)}">'),
         action=(root or "./") + "find",
         method="get",
     )

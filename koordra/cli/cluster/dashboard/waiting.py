@@ -19,6 +19,7 @@ from koordra.api.objects import Fields, Object
 from koordra.controller.explain.claims import waits_for
 from koordra.controller.explain.forecast.forecast import Forecast
 from koordra.controller.explain.question import Question, Subject
+from koordra.inert import shortened
 
 MOST_EXPLAINED: Final = 48
 """Workloads, those that have waited longest, of which it is worked out why they wait and until when."""
@@ -26,6 +27,8 @@ IN_GANGS: Final = "WaitsWithItsGang"
 NOT_PLANNED: Final = "NotPlanned"
 NEXT: Final = "FitsNow"
 """Words for what has no reason of the allocator's."""
+MOST_OF_OWNER: Final = 200
+"""Characters of a name that nobody checks."""
 MOST_OF_GANG: Final = 3
 """Reasons of its members."""
 _WHERE: Final = ("nodeSelector", "affinity", "tolerations")
@@ -113,7 +116,7 @@ def _owner(claim: Object, users: Sequence[Object]) -> str:
     for pod in users[:1]:
         for owner in objects.mappings(objects.metadata(pod).get("ownerReferences")):
             if owner.get("controller"):
-                return f"{owner.get('kind')} {owner.get('name')}"
+                return shortened(f"{owner.get('kind')} {owner.get('name')}", MOST_OF_OWNER)
         return f"Pod {_NUMBER.sub('-*', objects.name(pod))}"
     return f"ResourceClaim {_NUMBER.sub('-*', objects.name(claim))}"
 

@@ -87,6 +87,8 @@ def span(seconds: float) -> str:
 def fits_later(forecast: Forecast, most: int = MOST_TRIED) -> Mapping[str, Later]:
     """Of every claim that waits for koordra and is given nothing now, by key. `most`: claims times steps,
     after which no further step is looked at."""
+    if not forecast.lacking:
+        return {}
     with imagined():
         return _Future(taken_in(forecast.given, forecast.terms)).run(most)
 

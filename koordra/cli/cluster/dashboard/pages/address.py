@@ -19,7 +19,8 @@ from koordra.errors import NotFound
 
 LONGEST: Final = 2048
 """Characters of an address."""
-_LONGEST_FILTER: Final = 300
+_LONGEST_FILTER: Final = 1000
+"""Characters: a block is named by its domain on each level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,10 @@ def address_of(target: str) -> Address:
     path, _, query = target.partition("?")
     if len(target) > LONGEST:
         raise _nothing()
-    fields = dict(parse_qsl(query, max_num_fields=16))
+    try:
+        fields = dict(parse_qsl(query, max_num_fields=16))
+    except ValueError:
+        raise _nothing() from None
     match [unquote(one) for one in path.split("/")[1:]]:
         case [""]:
             return OfFleet(_filter(fields))

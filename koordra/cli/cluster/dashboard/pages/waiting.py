@@ -10,8 +10,8 @@ from koordra.cli.cluster.dashboard.snapshot import Snapshot
 from koordra.cli.cluster.dashboard.waiting import IN_GANGS, NEXT, NOT_PLANNED, Trouble, Workload
 from koordra.controller.explain.forecast.later import Later
 
-MOST_TROUBLES: Final = 200
-MOST_WORKLOADS: Final = 50
+MOST_TROUBLES: Final = 100
+MOST_WORKLOADS: Final = 20
 """Of one trouble that are named."""
 _WORDS: Final = {
     NEXT: "would fit now",
@@ -66,11 +66,14 @@ def _workload(found: Workload, snapshot: Snapshot) -> Html:
             first,
             others,
             joined((" (pod ", pods, f" and {left:,} more" if left > 0 else "", ")")) if pods else "",
-            tag("div", f"{'the first: ' if len(found.claims) > 1 else ''}{later}", class_="when")
-            if later
-            else "",
+            tag("div", f"{_which(found)}{later}", class_="when") if later else "",
         )
     )
+
+
+def _which(found: Workload) -> str:
+    """Of its claims that is which fits first; those of a gang fit together."""
+    return "of the first one " if len(found.claims) > 1 and not found.gang else ""
 
 
 def _first(found: Workload, snapshot: Snapshot) -> Later | None:
