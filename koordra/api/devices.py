@@ -96,6 +96,11 @@ class Taint:
         """Whether it keeps requests away that do not tolerate it."""
         return self.effect in (NO_SCHEDULE, NO_EXECUTE)
 
+    @property
+    def is_other_mode(self) -> bool:
+        """Whether it is of what a card has in the MIG mode that it is not in."""
+        return (self.key, self.value) == (names.MIG_MODE_TAINT, names.MIG_MODE_NEEDED)
+
     def __str__(self) -> str:
         return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
 

@@ -52,7 +52,8 @@ def machine_of_slices(
 ) -> tuple[Machine, dict[str, dict[str, Decimal]]]:
     """The machine of one node's slices, and its published devices with their capacities (without domain).
 
-    Of each pool only the newest generation counts. Raises InvalidManifest for a malformed slice.
+    Of each pool only the newest generation counts, and cards in the MIG mode that they are in. Raises
+    InvalidManifest for a malformed slice.
     """
     read = [one for one in map(ResourceSlice.from_dict, slices) if one.driver == names.DRIVER]
     newest = {one.pool: one.generation for one in sorted(read, key=lambda one: one.generation)}
@@ -61,6 +62,7 @@ def machine_of_slices(
         for one in read
         if one.generation == newest[one.pool]
         for device in one.devices
+        if not any(taint.is_other_mode for taint in device.taints)
     ]
     of_type: defaultdict[str, list[_Published]] = defaultdict(list)
     for device in devices:

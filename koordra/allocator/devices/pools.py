@@ -154,7 +154,7 @@ def pool_of(
     )
     here = {device.id for device in offered} if everywhere is not kept else set()
     switchable = tuple(one for one in offered if _is_switchable(one))
-    if any(_needs_switch(taint) for one in offered for taint in one.taints):
+    if any(taint.is_other_mode for one in offered for taint in one.taints):
         # What else keeps everybody away says more than that the card is in the other mode.
         offered = tuple(_without_mode(one) for one in offered if not _is_switchable(one))
     return Pool(
@@ -177,18 +177,14 @@ def pool_of(
     )
 
 
-def _needs_switch(taint: Taint) -> bool:
-    return taint.key == names.MIG_MODE_TAINT and taint.value == names.MIG_MODE_NEEDED
-
-
 def _is_switchable(one: PublishedDevice) -> bool:
     """Whether nothing but the card's mode keeps everybody away."""
     keeping = [taint for taint in one.taints if taint.keeps_out]
-    return one.id.driver == names.DRIVER and len(keeping) == 1 and _needs_switch(keeping[0])
+    return one.id.driver == names.DRIVER and len(keeping) == 1 and keeping[0].is_other_mode
 
 
 def _without_mode(one: PublishedDevice) -> PublishedDevice:
-    return replace(one, taints=tuple(taint for taint in one.taints if not _needs_switch(taint)))
+    return replace(one, taints=tuple(taint for taint in one.taints if not taint.is_other_mode))
 
 
 def card_of(one: PublishedDevice) -> str:

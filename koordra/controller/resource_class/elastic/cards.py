@@ -79,12 +79,17 @@ def published_devices(slices: Iterable[Object]) -> Iterator[tuple[tuple[str, str
                 yield (pool, str(device.get("name"))), str(spec.get("nodeName") or ""), device
 
 
+def _is_of_other_mode(device: Fields) -> bool:
+    taints = ((one.get("key"), one.get("value")) for one in device.get("taints") or ())
+    return (names.MIG_MODE_TAINT, names.MIG_MODE_NEEDED) in taints
+
+
 def cards_of(slices: Iterable[Object]) -> dict[tuple[str, str], Card]:
-    """Every GPU that koordra's plugins publish, by pool and device."""
+    """Every GPU that koordra's plugins publish, by pool and device, in the MIG mode that it is in."""
     return {
         place: _card(device, name=place[1], node=node)
         for place, node, device in published_devices(slices)
-        if attribute(device, "type") in (names.TYPE_GPU, names.TYPE_MIG)
+        if attribute(device, "type") in (names.TYPE_GPU, names.TYPE_MIG) and not _is_of_other_mode(device)
     }
 
 

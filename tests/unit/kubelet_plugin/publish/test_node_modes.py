@@ -10,16 +10,18 @@ import pytest
 
 from koordra.api import names
 from koordra.api.opaque.isolation import LIMITED, IsolationPolicy, node_policy
+from koordra.controller.resource_class.elastic.cards import cards_of
 from koordra.errors import InvalidManifest
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource, inventory_of
 from koordra.kubelet_plugin.publish.node_modes import NodeModes, PolicyOfNode, read_node_modes
 from koordra.kubelet_plugin.publish.node_slices import cordons_of, mode_taints
 from koordra.kubelet_plugin.publish.offering import ModeSwitches, Offering
-from koordra.kubelet_plugin.publish.resource_slices import build_devices
+from koordra.kubelet_plugin.publish.resource_slices import build_devices, build_slices
 from koordra.topology import presets
 from koordra.topology.machine import Machine
 from koordra.topology.presets.mig import mig_profiles
 from koordra.topology.problems import Discovery
+from koordra.topology.published import machine_of_slices
 
 HAMI = {
     "nodeconfig": [
@@ -188,3 +190,17 @@ def test_a_label_takes_effect_while_the_plugin_runs(tmp_path: Any) -> None:
     assert len(source.current().published) == 52
     source.see_node({"metadata": {"labels": {}}})
     assert len(source.current().published) == 2
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_who_draws_or_lists_the_cards_sees_each_once(enabled: bool) -> None:
+    of = machine(enabled=enabled)
+    offering = Offering(mig=True, mig_on_demand=True, isolation=node_policy(["any"]))
+    slices = build_slices(of, node_name="n", node_uid=None, mode="joint", generation=1, offering=offering)
+    drawn, _ = machine_of_slices(slices)
+    assert [(gpu.name, bool(gpu.mig_enabled)) for gpu in drawn.gpus] == [
+        (one.name, enabled) for one in of.gpus
+    ]
+    listed = {device for _, device in cards_of(slices)}
+    assert len(listed) == (50 if enabled else 2)
+    assert all(("-mig-" in name) == enabled for name in listed)
