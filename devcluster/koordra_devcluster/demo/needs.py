@@ -2,6 +2,7 @@
 
 pods under other stacks' names       the webhook, and the controller with --legacy-pods
 ElasticGPUClass, ElasticGPUClaim     deploy/kustomize/elastic, and --elastic-gpu
+TrainingJob                          deploy/kustomize/training, and --training-jobs
 ResourceClass, Reservation           koordra's CustomResourceDefinitions
 JobSet, PyTorchJob, Volcano's Job    the double of the operator that makes their pods
 Workload, PodGroup of Kubernetes     the feature gate that serves them
@@ -17,7 +18,7 @@ from typing import Final
 
 from koordra.api import objects
 from koordra.api.elastic.elastic_gpu import GROUP as ELASTIC_GROUP
-from koordra.api.kinds import RESERVATIONS
+from koordra.api.kinds import RESERVATIONS, TRAINING_JOBS
 from koordra.api.objects import Object
 from koordra.api.pods import at, pods_in
 from koordra.api.resource_class import CLASS_PARAMETERS, RESOURCE_CLASSES
@@ -40,6 +41,7 @@ class Needs:
 
     legacy: bool = False
     elastic: bool = False
+    training: bool = False
     resource_classes: bool = False
     reservations: bool = False
     operators: tuple[str, ...] = ()
@@ -58,6 +60,7 @@ class Needs:
         return cls(
             legacy=any(_is_legacy(pod) for pod in pods),
             elastic=ELASTIC_GROUP in groups,
+            training=TRAINING_JOBS.kind in own,
             resource_classes=bool({RESOURCE_CLASSES.kind, CLASS_PARAMETERS.kind} & own),
             reservations=RESERVATIONS.kind in own,
             operators=tuple(sorted({name for one in known if (name := operator_of(one))})),
@@ -73,12 +76,14 @@ class Needs:
     @property
     def webhook(self) -> bool:
         """Whether koordra's webhook has to be there, and with it what deploy/kustomize/base installs."""
-        return self.legacy or self.elastic or self.resource_classes or self.reservations
+        own = self.resource_classes or self.reservations or self.training
+        return self.legacy or self.elastic or own
 
     @property
     def components(self) -> tuple[str, ...]:
         """Folders of deploy/kustomize besides base."""
-        return (*(("legacy",) if self.webhook else ()), *(("elastic",) if self.elastic else ()))
+        wanted = (("legacy", self.webhook), ("elastic", self.elastic), ("training", self.training))
+        return tuple(name for name, is_wanted in wanted if is_wanted)
 
 
 def operator_of(manifest: Object) -> str | None:

@@ -154,5 +154,6 @@ def _served(needs: Needs, webhook_port: int) -> tuple[str, ...]:
     of its webhook."""
     legacy = ("--legacy-pods",) if needs.webhook else ()
     elastic = ("--elastic-gpu",) if needs.webhook and needs.elastic else ()
+    training = ("--training-jobs",) if needs.webhook and needs.training else ()
     address = ("--webhook-address", f"127.0.0.1:{webhook_port}", "--webhook-host", "127.0.0.1")
-    return (*address, *legacy, *elastic)
+    return (*address, *legacy, *elastic, *training)
