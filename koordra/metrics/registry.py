@@ -16,7 +16,7 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, generate_latest
@@ -41,31 +41,53 @@ Rows = Mapping[tuple[str, ...], float]
 _Family = GaugeMetricFamily | CounterMetricFamily
 
 
+MOST_KNOWN: Final = 1024
+"""Spellings of labels whose series an instrument finds at once."""
+
+
 class Counter(prometheus_client.Counter):
     """`labels` takes what the declaration lists; anything else is counted as `other`."""
 
     declared: Instrument
+    known: dict[tuple[object, ...], Any]
 
     def labels(self, *values: object, **_: object) -> Self:
-        return super().labels(*self.declared.shown(values))
+        found: Self | None = self.known.get(values)
+        if found is None:
+            found = super().labels(*self.declared.shown(values))
+            if len(self.known) < MOST_KNOWN:
+                self.known[values] = found
+        return found
 
 
 class Gauge(prometheus_client.Gauge):
     """As Counter."""
 
     declared: Instrument
+    known: dict[tuple[object, ...], Any]
 
     def labels(self, *values: object, **_: object) -> Self:
-        return super().labels(*self.declared.shown(values))
+        found: Self | None = self.known.get(values)
+        if found is None:
+            found = super().labels(*self.declared.shown(values))
+            if len(self.known) < MOST_KNOWN:
+                self.known[values] = found
+        return found
 
 
 class Histogram(prometheus_client.Histogram):
     """As Counter."""
 
     declared: Instrument
+    known: dict[tuple[object, ...], Any]
 
     def labels(self, *values: object, **_: object) -> Self:
-        return super().labels(*self.declared.shown(values))
+        found: Self | None = self.known.get(values)
+        if found is None:
+            found = super().labels(*self.declared.shown(values))
+            if len(self.known) < MOST_KNOWN:
+                self.known[values] = found
+        return found
 
 
 _Made = TypeVar("_Made", Counter, Gauge, Histogram)
@@ -201,7 +223,7 @@ class Metrics:
         return self._node_tables[-1]
 
     def _prepared(self, made: _Made, declared: Instrument) -> _Made:
-        made.declared = declared
+        made.declared, made.known = declared, {}
         for values in declared.known_values() if declared.labels else ():
             made.labels(*values)
         return made

@@ -303,6 +303,27 @@ ABOUT_NOTHING_THERE = {
 }
 
 
+def test_every_query_of_a_dashboard_is_promql(tmp_path: Path, binaries: Path) -> None:
+    """That they run on a whole cluster is shown by make e2e-long, below."""
+    asked = [
+        query
+        for board in prometheus.dashboards().values()
+        for of in prometheus.queries(board).values()
+        for query in of
+    ]
+    rules = [{"record": f"query:{number}:x", "expr": query} for number, query in enumerate(asked)]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+    done = subprocess.run(
+        [binaries / "promtool", "check", "rules", tmp_path / "rules.yml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{len(asked)} rules found" in done.stdout
+
+
+@pytest.mark.slow
 def test_every_query_runs_on_a_whole_cluster(tmp_path: Path, binaries: Path) -> None:
     """The demo's, as it stays: no query is an error, those that are about something there have it, and the
     figures are the cluster's."""

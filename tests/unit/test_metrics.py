@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from koordra.errors import InvalidInput
-from koordra.metrics import Metrics, bounded, counter, gauge
+from koordra.metrics import Metrics, bounded, counter, gauge, registry
 from koordra.process import metrics_server
 from koordra.process.connections import REASONS
 from koordra.process.metrics_server import (
@@ -262,3 +262,16 @@ def test_a_process_that_goes_on_with_a_stuck_thread_says_so_and_is_not_restarted
         assert read(server.port, "/healthz") == (200, expected)
     finally:
         server.close()
+
+
+def test_however_labels_are_spelt_they_are_one_series_and_spellings_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "MOST_KNOWN", 2)
+    metrics = Metrics()
+    made = metrics.counter(counter("koordra_test_told_total", "What", word=("a", "b")))
+    for word in ("a", "x", "y", "a", "z", "x"):
+        made.labels(word).inc()
+    assert sample(metrics, "koordra_test_told_total", {"word": "a"}) == 2
+    assert sample(metrics, "koordra_test_told_total", {"word": "other"}) == 4
+    assert len(made.known) <= 2, "a tenant's words are not kept without a bound"
