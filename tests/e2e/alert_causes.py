@@ -161,7 +161,7 @@ def _unhealthy(world: World) -> Iterator[None]:
     world.metrics, figures = node.metrics, PluginMetrics(node.metrics)
     figures.observe_devices([], machine)
     yield
-    ill = replace(machine, gpus=(replace(machine.gpus[0], faults=("Xid79",)), machine.gpus[1]))
+    ill = replace(machine, gpus=(replace(machine.gpus[0], faults=("Xid79", "NeedsReboot")), machine.gpus[1]))
     figures.observe_devices([], ill)
     yield
 
