@@ -242,7 +242,7 @@ def found_of(mixes: Mixes, seeds: tuple[int, ...], runs: list[dict[str, Any]]) -
                     for key in columns
                 },
             }
-            for policy in POLICIES
+            for policy in dict.fromkeys(run["policy"] for run in runs)
         ],
     }
 

@@ -76,7 +76,7 @@ _nvml = cache(nvml_library.build)
 
 def _mig(seed: int) -> Faults:
     with TemporaryDirectory() as folder:
-        return mig_world.one_schedule(seed, Path(folder), _nvml())
+        return mig_world.one_schedule(seed, Path(folder), _nvml(), turns=8)
 
 
 MODELS: Final[dict[str, Callable[[int], Faults]]] = {
