@@ -109,6 +109,7 @@ class InterPodPredicates:
         pods = group.pods[:MOST_TOGETHER]
         if len(pods) == 1 or not any(map(reads_other_pods, pods)):
             return
+        terms = {objects.uid(pod): list(terms_of(pod, "podAntiAffinity")) for pod in pods}
         everywhere, of_label = list[str](), dict[str, str]()
         for pod, other in combinations(pods, 2):
             both, ports = f"pods {objects.key(pod)} and {objects.key(other)} share claims", _ports(pod)
@@ -123,7 +124,7 @@ class InterPodPredicates:
                 if name in volume_claim_names(other) and _is_of_one_pod(self._volume(pod, name))
             ]
             for one, two in ((pod, other), (other, pod)):
-                for term in terms_of(one, "podAntiAffinity"):
+                for term in terms[objects.uid(one)]:
                     if term.means(two, self._cache.namespaces):
                         text = f"{both}, and required pod anti-affinity keeps them out of one {term.key}"
                         of_label.setdefault(term.key, text)

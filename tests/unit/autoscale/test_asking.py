@@ -324,7 +324,9 @@ def test_a_quota_is_no_reason_for_a_node() -> None:
         def on_hold(self, event: str, hold: Object, /) -> None:
             raise AssertionError(f"a forecast holds nothing: {event} {hold}")
 
-    world.terms = Terms(world.now, quotas=QuotasAsTheyAre(Bound()))
+    quotas = QuotasAsTheyAre(Bound())
+    quotas.on_hold("ADDED", {})
+    world.terms = Terms(world.now, quotas=quotas)
     world.start_again()
     world.look()
     assert len(world.placeholders()) == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.controller.autoscale.asks import changes_of, published_nodes, stage_of
-from koordra.controller.autoscale.left_out import Standing
+from koordra.controller.autoscale.left_out import MOST_SERVED, Standing
 from koordra.controller.cache.placeholders import Ask, Stage
 from tests.unit.autoscale.world import group
 
@@ -114,3 +114,9 @@ def test_what_failed_long_ago_does_not_count() -> None:
     assert standing.failures == 2
     assert standing.until == NOW.timestamp() + 120
     assert standing.failed("c", NOW + timedelta(hours=2)).failures == 1
+
+
+def test_of_whom_nodes_came_for_the_last_are_remembered() -> None:
+    many = tuple(f"u{number}" for number in range(MOST_SERVED))
+    standing = Standing().delivered(many, NOW).delivered(("last",), NOW)
+    assert standing.served == (*many[1:], "last")
