@@ -119,6 +119,7 @@ def installed(client: KubeClient, webhook_port: int) -> Iterator[Installation]:
             "nri/evict",
             "imex",
             "autoscale",
+            "training",
         ),
     )
     found.apply()
@@ -163,6 +164,7 @@ def controller(
         "--metrics-address",
         f"127.0.0.1:{metrics_port}",
         "--elastic-gpu",
+        "--training-jobs",
         "--peer-annotations",
         "--immediate-annotation",
         "--percent-bounds",

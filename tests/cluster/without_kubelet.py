@@ -33,6 +33,10 @@ def fails(client: KubeClient, pod: Object) -> None:
     _say(client, pod, {"phase": "Failed", "conditions": [_ready("False")], "containerStatuses": states})
 
 
+def succeeds(client: KubeClient, pod: Object) -> None:
+    _say(client, pod, {"phase": "Succeeded", "conditions": [_ready("False")]})
+
+
 def ends_deleted(client: KubeClient, namespace: str) -> bool:
     """Pods that are being deleted go; whether there are none left at all."""
     found, _ = client.list(kinds.PODS, namespace=namespace)
