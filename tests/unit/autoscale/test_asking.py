@@ -13,6 +13,7 @@ from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.controller.allocation.reserved.quotas import Gangs, NoQuotas
+from koordra.controller.autoscale.asking import SHARE
 from koordra.controller.autoscale.left_out import NAME
 from koordra.controller.autoscale.quotas import QuotasAsTheyAre
 from koordra.controller.autoscale.settings import AutoscaleSettings
@@ -339,7 +340,12 @@ def test_a_quota_is_no_reason_for_a_node() -> None:
 def test_forecasts_take_a_tenth_of_the_time() -> None:
     world = World(group())
     world.wants(2)
+    began, clock = world.now.timestamp(), world.asking.clock
+    times = iter((0.0, 0.0))
+    world.asking.clock = lambda: began + next(times, 20.0)
     world.look()
+    assert world.asking._rest_until == began + 20 + SHARE * 20
+    world.asking.clock = clock
     world.asking._rest_until = world.now.timestamp() + 100
     world.api.delete(PODS, "c0", namespace="default")
     world.look()
