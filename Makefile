@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 # pip shows how far it is where somebody looks, and nothing but errors elsewhere.
 QUIET := $(shell test -t 2 || echo --quiet)
 
-.PHONY: help setup demo test test-long mutants native selftest selftest-bundle e2e e2e-long test-cluster bench soak check generate image lock audit clean
+.PHONY: help setup docs demo test test-long mutants native selftest selftest-bundle e2e e2e-long test-cluster bench soak check generate image lock audit clean
 
 help:
 	@echo "make demo      a whole cluster on this machine: joint GPU+NIC claims, from manifest to container"
@@ -26,6 +26,7 @@ help:
 	@echo "make bench     ratios against plain implementations"
 	@echo "make soak      the property tests, for much longer (SOAK_EXAMPLES=20000), and 100,000 schedules of the models"
 	@echo "make image     the container image, with docker, podman or buildah, and its bill of materials"
+	@echo "make docs      these pages as a site, build/site; every link is checked"
 	@echo "make lock      pin anew what requirements/ locks (LOCK=--upgrade: the newest of everything)"
 	@echo "make audit     known vulnerabilities of what is locked; reports, stops nothing"
 
@@ -104,4 +105,14 @@ audit: build/tools/.ready
 build/tools/.ready: $(READY) requirements/tools.txt
 	$(BIN)/python -m venv --clear build/tools
 	build/tools/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/tools.txt
+	@touch $@
+
+docs: build/docs/.ready
+	$(BIN)/python scripts/site.py
+	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict
+	@echo "docs: build/site/index.html"
+
+build/docs/.ready: $(READY) requirements/docs.txt
+	$(BIN)/python -m venv --clear build/docs
+	build/docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/docs.txt
 	@touch $@

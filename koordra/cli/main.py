@@ -8,6 +8,7 @@ Ctrl-C.
 from __future__ import annotations
 
 import io
+import platform
 import sys
 
 import click
@@ -80,6 +81,7 @@ COMMANDS = {
         "A machine's GPUs and NICs and how near they are to each other.",
     ),
     "usage": ("koordra.cli.cluster.use.usage:usage", "GPU-hours by namespace, for chargeback."),
+    "version": ("koordra.cli.main:version", "Which koordra this is, and how far it has been tried."),
 }
 
 
@@ -92,6 +94,21 @@ COMMANDS = {
 @click.version_option(__version__, prog_name="koordra")
 def cli() -> None:
     """GPUs, GPU shares and RDMA NICs, allocated together through Dynamic Resource Allocation."""
+
+
+ALPHA = """\
+An alpha: neither a report of `koordra node selftest` from a machine with a GPU nor one of a fabric (--fabric) is among
+its results yet. What ran on real Kubernetes, containerd and which doubles stood for the rest: README.md.
+"""
+
+
+@click.command(short_help="Which koordra this is, and how far it has been tried.")
+@click.option("--short", is_flag=True, help="The number alone.")
+def version(short: bool) -> None:
+    """Which koordra this is, and how far it has been tried."""
+    say(__version__ if short else f"koordra {__version__}, Python {platform.python_version()}")
+    if not short:
+        say(ALPHA, nl=False)
 
 
 def main() -> None:

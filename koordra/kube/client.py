@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -80,16 +79,29 @@ class KubeClient:
     def negotiate(self) -> Mapping[str, str]:
         """Ask which versions of resource.k8s.io are served: plural -> the best version. Used from now on.
 
-        Raises ApiUnreachable. A server that will not say is spoken to in v1.
+        Raises ApiUnreachable, and NotFound where it has none of them. A server that will not say is spoken to
+        in v1.
         """
         found: dict[str, str] = {}
+        there_is_none = True
         for version in kinds.SERVED:
-            with suppress(NotFound, Forbidden):
-                for resource in (
-                    self._answer("GET", f"/apis/{RESOURCE_GROUP}/{version}").get("resources") or ()
-                ):
-                    found.setdefault(str(resource.get("name")), version)
+            try:
+                answer = self._answer("GET", f"/apis/{RESOURCE_GROUP}/{version}")
+            except NotFound:
+                continue
+            except Forbidden:
+                answer = {}
+            there_is_none = False
+            for resource in answer.get("resources") or ():
+                found.setdefault(str(resource.get("name")), version)
         self._served = found
+        if there_is_none:
+            raise NotFound(
+                f"the API server has no {RESOURCE_GROUP} of {', '.join(kinds.SERVED)}; koordra needs Kubernetes 1.34 or "
+                f"newer, or an older one with DynamicResourceAllocation and one of these turned on",
+                code=404,
+                reason="NotFound",
+            )
         return found
 
     def _as_served(self, kind: Kind) -> Kind:

@@ -19,8 +19,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from koordra._proto.nri import nri_pb2
 from koordra.errors import NRIError, RemoteError
+from koordra.nri import messages
 from koordra.nri.stub import DEFAULT_SOCKET, Plugin, Stub
 from koordra.nri.transport.ttrpc import Call, Code
 
@@ -38,18 +38,18 @@ class Example(Plugin):
         self._count = count
         self._stop = stop
 
-    def configure(self, request: nri_pb2.ConfigureRequest) -> None:
+    def configure(self, request: messages.ConfigureRequest) -> None:
         say(f"runtime {request.runtime_name} {request.runtime_version}, configuration {request.config!r}")
 
     def synchronize(
-        self, pods: Sequence[nri_pb2.PodSandbox], containers: Sequence[nri_pb2.Container]
-    ) -> Sequence[nri_pb2.ContainerUpdate]:
+        self, pods: Sequence[messages.PodSandbox], containers: Sequence[messages.Container]
+    ) -> Sequence[messages.ContainerUpdate]:
         say(f"{len(containers)} containers in {len(pods)} pods")
         return ()
 
     def create_container(
-        self, request: nri_pb2.CreateContainerRequest, _call: Call
-    ) -> nri_pb2.CreateContainerResponse:
+        self, request: messages.CreateContainerRequest, _call: Call
+    ) -> messages.CreateContainerResponse:
         who = f"{request.pod.namespace}/{request.pod.name}/{request.container.name}"
         if FORBIDDEN in request.pod.annotations:
             raise RemoteError(Code.PERMISSION_DENIED, f"{who}: the pod says that it is forbidden")
@@ -57,13 +57,13 @@ class Example(Plugin):
             self._created += 1
             number = self._created
         say(f"created {who}")
-        answer = nri_pb2.CreateContainerResponse()
+        answer = messages.CreateContainerResponse()
         answer.adjust.annotations[ORDER] = str(number)
         if self._count is not None and number >= self._count:
             self._stop.set()  # the stub sends this answer before it leaves
         return answer
 
-    def remove_container(self, request: nri_pb2.RemoveContainerRequest, _call: Call) -> None:
+    def remove_container(self, request: messages.RemoveContainerRequest, _call: Call) -> None:
         say(f"removed {request.container.name}")
 
 

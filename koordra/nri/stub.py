@@ -13,7 +13,7 @@ A launched plugin then ends, and the runtime's restart launches it anew. A plugi
 after a lost connection soon, since containers created meanwhile are not seen by it; after a rejection later,
 since each registration stops all container operations of the node for a moment.
 
-Handlers get and return the messages of koordra._proto.nri.nri_pb2. Which events a plugin subscribes to is
+Handlers get and return the messages of koordra.nri.messages. Which events a plugin subscribes to is
 read from the methods that its class overrides. A handler that raises fails the runtime's operation with the
 error's text (RemoteError chooses the status code); so does one that is too slow (see
 transport/ttrpc_server.py).

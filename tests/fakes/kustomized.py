@@ -40,7 +40,7 @@ COMPONENTS = tuple(
     and (name := path.parent.relative_to(ROOT).as_posix()) != BASE_COMPONENT
 )
 DISTRIBUTIONS = tuple(name for name in COMPONENTS if name.startswith("distribution/"))
-IMAGE = "koordra:0.1.0"
+IMAGE = "koordra:0.1.0a1"
 
 
 class Refused(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.reference import chart_values, commands, devices, parameters, words
+from tests.reference import chart_values, commands, devices, examples, parameters, words
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -17,4 +17,5 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "commands.md": commands.page,
     "exit-codes.md": words.exit_codes,
     "chart-values.md": chart_values.page,
+    "../../deploy/examples/README.md": examples.page,
 }

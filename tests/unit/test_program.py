@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import koordra
@@ -166,3 +168,23 @@ def test_the_two_distributions_name_each_others_version() -> None:
     assert main["version"] == demo["version"] == koordra.__version__
     assert main["optional-dependencies"]["demo"] == [f"{demo['name']}=={demo['version']}"]
     assert demo["dependencies"] == [f"koordra=={koordra.__version__}"]
+
+
+def test_what_is_deployed_is_of_this_version() -> None:
+    """A chart's own version is SemVer, which writes an alpha with a dash."""
+    chart = yaml.safe_load((ROOT / "deploy" / "helm" / "koordra" / "Chart.yaml").read_text())
+    assert chart["appVersion"] == koordra.__version__
+    assert chart["version"].replace("-", "") == koordra.__version__
+    shipped = [path.read_text() for path in (ROOT / "deploy" / "kustomize").rglob("*.yaml")]
+    tags = {tag for text in shipped for tag in re.findall(r"(?m)^ +image: koordra:(\S+)$", text)}
+    assert tags == {koordra.__version__}
+
+
+def test_it_is_an_alpha_until_reports_of_real_hardware_are_among_the_results() -> None:
+    results = ROOT / "benchmarks" / "results"
+    tried = all((results / f"{name}.md").exists() for name in ("selftest", "fabric"))
+    assert ("a" in koordra.__version__) == (not tried)
+    if not tried:
+        assert "An alpha" in CliRunner().invoke(cli, ["version"]).output
+        assert koordra.__version__ in "".join((ROOT / "README.md").read_text().splitlines(keepends=True)[:8])
+    assert CliRunner().invoke(cli, ["version", "--short"]).output == f"{koordra.__version__}\n"

@@ -1,5 +1,5 @@
 """A dialect is one file and one line of the registry: a made-up one goes through everything that knows
-dialects.
+dialects. It is the one of docs/extending.md.
 
 It is added to a copy of the sources, since a registry that could be changed at run time would be none.
 """
@@ -16,52 +16,11 @@ from typing import Any
 
 import pytest
 
+from tests.unit.docs.worked_examples import worked_example
+
 ROOT = Path(__file__).resolve().parents[3]
 
-DIALECT = '''
-"""Acme: slices of 2 GiB (or what the operator says) of one card each."""
-
-from typing import Final
-
-from koordra.compat.dialect import (
-    GIB, ContainerRequest, Dialect, Memory, NormalizedRequest, PodView, Settings, Share, charges, number_section,
-)
-
-SLICES: Final = "acme.example/gpu-slices"
-
-
-def _slice(settings: Settings) -> int:
-    return settings.option("acme", "sliceGib", 2) * GIB
-
-
-def parse(view: PodView) -> NormalizedRequest:
-    return NormalizedRequest(view.shares(_share))
-
-
-def _share(request: ContainerRequest) -> Share | None:
-    slices = request.amount(SLICES)
-    return request.share(1, memory=Memory(bytes=slices * _slice(request.pod.settings))) if slices else None
-
-
-DIALECT: Final = Dialect(
-    "acme",
-    "Acme's slices",
-    parse,
-    {SLICES: charges.memory_in(_slice)},
-    annotations=("acme.example/*",),
-    written=("acme.example/card",),
-    environment=lambda granted: (("ACME_SLICES", str(granted.cards[0].memory // granted.unit)),),
-    allocation_annotations=lambda found: {"acme.example/card": found.minors()},
-    memory_unit=_slice,
-    node_labels={"acme.example/cards": lambda cards: str(cards.count)},
-    publishers=(("acme.example/gpu-", "Acme's agent"),),
-    schedulers={"acme-scheduler": True},
-    opt_out=("acme.example/leave", "yes"),
-    like_resources=("acme.example/",),
-    domains=("acme.example/",),
-    sections={"acme": lambda settings, read: number_section(settings, read, name="sliceGib")},
-)
-'''
+DIALECT = worked_example("A dialect", "python")
 
 ASKED = """
 import json

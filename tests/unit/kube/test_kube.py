@@ -658,6 +658,15 @@ def test_the_list_of_a_server_that_lags_behind_is_no_list(server: ScriptedServer
     assert cache.objects() == []
 
 
+def test_a_server_without_the_api_is_told_in_words(server: ScriptedServer, client: KubeClient) -> None:
+    missing = (404, {"message": "not found"})
+    server.script = [missing] * len(kinds.SERVED)
+    with pytest.raises(errors.NotFound, match="koordra needs Kubernetes"):
+        client.negotiate()
+    server.script = [missing, (403, {"message": "forbidden"}), missing, missing]
+    assert client.negotiate() == {}, "who may not ask is not told that there is none"
+
+
 def test_each_kind_is_spoken_to_in_the_best_version_that_is_served(tmp_path: Path) -> None:
     """A server of 1.32: v1beta1 alone. Callers see and write v1."""
     server = ScriptedServer()

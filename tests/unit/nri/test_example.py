@@ -7,10 +7,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from koordra._proto.nri import nri_pb2
+from koordra.errors import RemoteError
+from koordra.nri import messages
 from koordra.nri.stub import Plugin
 from tests.fakes.nri_runtime import NEW, OLD, FakeRuntime, PluginConnection, StatusError, Version
 from tests.patience import PATIENCE
@@ -79,14 +82,47 @@ def test_it_is_launched_with_nothing_but_a_socket() -> None:
         process.wait()
 
 
-def test_the_readmes_plugin_works() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+def readmes_plugin(name: str) -> Plugin:
+    """Of the code block that defines it, which is not run to its end."""
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    (code,) = [block for block in blocks if f"class {name}(Plugin)" in block]
     names: dict[str, object] = {}
-    exec(code.replace('Stub(Proxy(), name="proxy", index="50").run(threading.Event())', ""), names)
-    proxy = names["Proxy"]
-    assert isinstance(proxy, type)
-    assert issubclass(proxy, Plugin)
-    plugin = proxy()
+    exec(re.sub(r"(?m)^Stub\(.*\n", "", code), names)
+    made = names[name]
+    assert isinstance(made, type)
+    assert issubclass(made, Plugin)
+    plugin: Plugin = made()
     assert plugin.wanted_events() == 1 << 3
-    answer = plugin.create_container(nri_pb2.CreateContainerRequest(), None)
+    return plugin
+
+
+def test_the_readmes_first_plugin_works() -> None:
+    answer = readmes_plugin("Proxy").create_container(nri_pb2.CreateContainerRequest(), None)  # type: ignore[attr-defined]
     assert answer.adjust.env[0].key == "HTTP_PROXY"
+
+
+def test_the_readmes_second_plugin_reads_the_pod_and_refuses() -> None:
+    plugin: Any = readmes_plugin("OpenFiles")
+
+    def asked(**annotations: str) -> Any:
+        pod = nri_pb2.PodSandbox(
+            annotations={name.replace("_", "-"): value for name, value in annotations.items()}
+        )
+        pod.annotations.update(
+            {"limits.example.org/open-files": annotations.get("files", "")} if annotations else {}
+        )
+        return plugin.create_container(nri_pb2.CreateContainerRequest(pod=pod), None)
+
+    assert not asked().adjust.rlimits
+    (limit,) = asked(files="4096").adjust.rlimits
+    assert (limit.type, limit.soft, limit.hard) == ("RLIMIT_NOFILE", 4096, 4096)
+    for wrong in ("many", "0", "-1", "1000001", "１２"):
+        with pytest.raises(RemoteError, match="is no number from 1"):
+            asked(files=wrong)
+
+
+def test_the_messages_are_nris_own() -> None:
+    assert messages.CreateContainerResponse is nri_pb2.CreateContainerResponse
+    assert {"PodSandbox", "Container", "UpdateContainerRequest", "ValidateContainerAdjustmentRequest"} <= set(
+        dir(messages)
+    )

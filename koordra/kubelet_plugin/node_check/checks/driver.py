@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from koordra.kubelet_plugin.node_check.readings.node import NodeReadings
 from koordra.kubelet_plugin.node_check.result import Outcome, not_applicable, ok, problem
 
 _INSTALL = "install NVIDIA's driver on the host, or let the GPU Operator's driver container do it"
+OLDEST: Final = 470
+"""The oldest branch with long support whose libcuda has cuGetProcAddress (CUDA 11.3), by which CUDA's runtime
+finds what the limiter stands in front of."""
 NO_GPU = "no NVIDIA GPU on the PCI bus and no driver"
 
 
@@ -30,6 +35,9 @@ def driver(node: NodeReadings) -> Outcome:
         what = f"the loaded driver is {found.loaded_version}, module nvidia is {found.module_version}"
         return problem(what, "reboot the node")
     version = loaded.pop()
+    if (branch := version.partition(".")[0]).isdecimal() and int(branch) < OLDEST:
+        what = f"driver {version} is older than {OLDEST} (CUDA 11.4), and koordra is made for none so old"
+        return problem(what, "upgrade the driver; docs/support.md says to what")
     if home is None:
         what = f"module {version} is loaded, {found.home}"
         return problem(what, f"{_INSTALL}; a driver elsewhere is named with the plugin's --driver-root")

@@ -155,6 +155,15 @@ PROBLEMS: list[tuple[str, Change, str, str]] = [
         f"is {DRIVER}, module nvidia is 580.99",
         "reboot",
     ),
+    (
+        "driver",
+        changes(
+            write("sys/module/nvidia/version", "450.80.02\n"),
+            edit("proc/driver/nvidia/version", DRIVER, "450.80.02"),
+        ),
+        "driver 450.80.02 is older than 470",
+        "upgrade the driver",
+    ),
     ("driver", remove("usr/lib64"), "is loaded, no driver below /", "--driver-root"),
     (
         "driver",
