@@ -29,6 +29,9 @@ class Table:
         return [row for row in self.rows if self.on_cluster and row.runs and not row.needs_own_cluster]
 
 
+RUNTIME: Final = "*real* containerd"
+CLUSTER: Final = "*real* 1.36.2"
+DOUBLE: Final = "*double*"
 ON_CLUSTER: Final = "tests/cluster/test_attacks.py"
 TABLES: Final = (
     Table(
@@ -94,6 +97,10 @@ def _head() -> Iterable[str]:
     yield "# Attacks, and what comes of them"
     yield ""
     yield "Made from the rows in tests/attacks. Each is run by a test, which compares the outcome and looks for what is seen."
+    yield (
+        f"Under *Run*, {RUNTIME} is containerd, runc and the kernel of the test's machine, {CLUSTER} the API server, scheduler and "
+        f"controllers of Kubernetes 1.36.2, and {DOUBLE} a double of whatever the row is about. Cards, NICs and drivers are doubles in all of them."
+    )
     yield ""
     for outcome, meaning in OUTCOMES.items():
         yield f"- **{outcome}**: {meaning}"
@@ -104,7 +111,7 @@ def _table(table: Table) -> Iterator[str]:
     yield f"Rows marked *yes* are run by `{table.runner}`{_on_cluster(table)}."
     yield from ("", "| Attack | Outcome | How it is seen | Run |", "|---|---|---|---|")
     for row in table.rows:
-        yield f"| **{row.name}**: {row.how} | {_outcome(row)} | {_seen(row)} | {_run(row)} |"
+        yield f"| **{row.name}**: {row.how} | {_outcome(row)} | {_seen(row)} | {_run(row, table)} |"
 
 
 def _on_cluster(table: Table) -> str:
@@ -128,7 +135,18 @@ def _seen(row: Attack) -> str:
     return "; ".join(map(str, row.seen)) or "not at all"
 
 
-def _run(row: Attack) -> str:
+def _run(row: Attack, table: Table) -> str:
     if row.not_run:
         return f"not run: {row.not_run}"
-    return "; ".join(f"`{test}`" for test in row.tests) or "yes"
+    if row.tests:
+        return "; ".join(f"{_stood_in(test)}: `{test}`" for test in row.tests)
+    if table.runner.startswith("tests/e2e/"):
+        return f"yes: {RUNTIME}"
+    return f"yes: {DOUBLE}" + (f", {CLUSTER}" if row in table.on_any_cluster() else "")
+
+
+def _stood_in(test: str) -> str:
+    """What was real where the test ran."""
+    if test.startswith("tests/e2e/"):
+        return RUNTIME
+    return CLUSTER if test.startswith("tests/cluster/") else DOUBLE

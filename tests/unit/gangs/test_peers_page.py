@@ -19,6 +19,10 @@ def test_every_yes_names_a_test_that_is_there() -> None:
     assert len(ROWS) > 20
     for feature, *_peers, ours, shown in ROWS:
         assert ours.startswith("y") == bool(shown), feature
+        kinds = re.findall(r"\*(real|double)\*: ((?:`[^`]+`(?:, )?)+)", shown)
+        assert bool(kinds) == bool(shown), feature
+        for kind, tests in kinds:
+            assert all(("`cluster/" in test) == (kind == "real") for test in tests.split(", ")), feature
         for test in re.findall(r"`([^`]+)`", shown):
             name, _, function = test.partition("::")
             text = (ROOT / "tests" / ("" if name.startswith("cluster/") else "unit") / name).read_text()
