@@ -53,6 +53,7 @@ def needs(lock: str) -> list[Requirement]:
             "dev.txt": [*project["dependencies"], *extras["dev"]],
             "build.txt": PROJECT["build-system"]["requires"],
             "tools.txt": (ROOT / "requirements" / "tools.in").read_text().split(),
+            "docs.txt": (ROOT / "requirements" / "docs.in").read_text().split(),
         }[lock]
     ]
 
