@@ -144,6 +144,12 @@ def test_a_replacement_that_lost_its_claim_before_it_began_has_the_seat_until_it
     assert renewed(still, [], replace(waits, is_over=lambda _: True))[0] == [None]
 
 
+def test_a_seat_that_was_lost_is_held_though_its_pod_is_read_from_before_it_began() -> None:
+    """A new leader's copies of pods and of records are not of one moment."""
+    lost = seat("0", until="2026-01-01T00:05:00Z")
+    assert renewed([lost], [], replace(now(), never_began={"pod-0"}))[0] == [lost]
+
+
 def test_what_is_read_is_what_was_written_and_only_held_seats_take_devices() -> None:
     seats = (seat("0"), seat("1", until="2026-01-01T00:10:00Z"), seat("2", given_up=True, before="x"))
     metadata = {"name": "h", "namespace": "team", "uid": "u"}

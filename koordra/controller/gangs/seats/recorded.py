@@ -198,13 +198,11 @@ def _without_member(seat: Seat, now: Now, room: int) -> Seat | None:
         return None
     if any(map(claims_of.is_allocated, seat_claims(seat, now.claim_of))):
         return seat
-    if seat.until and now.is_over(seat):
-        return None
+    if seat.until:  # who was lost had begun, whatever a copy of its pod that is older says
+        return None if seat.given_up or now.is_over(seat) else seat
     if seat.pod in now.never_began:
         return seat.held(seat.before) if seat.before else None
-    if seat.given_up:
-        return None
-    return seat if seat.until else seat.held(now.until) if room > 0 else None
+    return None if seat.given_up or room <= 0 else seat.held(now.until)
 
 
 def held_for(members: Iterable[Member], holds: Iterable[DeviceHold]) -> dict[str, KeptSeat]:
