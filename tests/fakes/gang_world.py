@@ -132,12 +132,13 @@ class Kept:
 class Known:
     """What a controller knows when it sends something about holds: the priority of the most urgent of those
     who wait, what claims have of each card, the jobs of which it may give up anything, or so many, and the
-    nodes."""
+    nodes; and how many records had been deleted by then."""
 
     urgent: int
     used: dict[tuple[str, str], int]
     may_give_up: dict[str, float]
     nodes: frozenset[str]
+    deleted: int
 
 
 class GangWorld(World):
@@ -400,8 +401,10 @@ class GangWorld(World):
                 del self.kept[key]
             elif held.get(key, before[key]) != before[key]:
                 self.kept[key].cards = held[key]  # another place is held for it now
+        # A creation without an answer, made again and undone, may land after that: it is ended as nobody's.
+        is_stale = self.deleted_records() > known.deleted
         for key, cards in held.items():
-            if cards != before.get(key) and self.upheaval is None and not self.beyond:
+            if cards != before.get(key) and self.upheaval is None and not self.beyond and not is_stale:
                 self.check_free(key, held, known)
         self.check_given_up(self.marks() - marked, known)
         living = {
@@ -432,7 +435,12 @@ class GangWorld(World):
         may = {
             job.name: self.may_give_up(job, list(cache.pods.values()), urgent) for job in self.jobs.values()
         }
-        return Known(urgent, use_of(cache.claims.values()), may, frozenset(cache.nodes))
+        return Known(
+            urgent, use_of(cache.claims.values()), may, frozenset(cache.nodes), self.deleted_records()
+        )
+
+    def deleted_records(self) -> int:
+        return sum(event == "DELETED" for event, _, _ in self.api.history[DEVICE_HOLDS.plural])
 
     def may_give_up(self, job: Job, pods: list[Object], urgent: int) -> float:
         """How many seats: all, where fewer than the least run, or somebody more urgent waits; those beyond

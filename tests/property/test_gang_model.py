@@ -73,6 +73,7 @@ FOUND = {
     11_603_615: "what a worker's seat asks was read from the head, and it moved to another zone",
     11_705_261: "that a leader's own seat is written after those of who come later was not known to the model",
     11_706_615: "a new leader read a lost pod from before it began, and its seat was over",
+    11_706_586: "that a creation may land after the record that was made instead is deleted was not known to it",
     6_002_988: "what one write both holds and moves was not known to the model",
 }
 """Seeds of the soak that failed once, and what was the matter."""
