@@ -512,8 +512,8 @@ TEXTS: Final = (
     (
         "policy",
         "the claim's word stands above the class's",
-        "return AskedIsolation(configured or word,",
-        "return AskedIsolation(word or configured,",
+        "chosen = word or AUTO if configured == AUTO else configured or word",
+        "chosen = word or AUTO if configured == AUTO else word or configured",
     ),
     (
         "policy",

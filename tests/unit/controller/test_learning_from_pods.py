@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordra.api.kinds import PODS
-from koordra.controller.allocation import leftover_store
+from koordra.controller.allocation.learned import leftover_store
 from koordra.controller.allocation.learned.leftover_store import data_of, learned_of
 from koordra.errors import InvalidManifest
 from koordra.placement.free_amounts.state import Request

@@ -56,6 +56,7 @@ LOOPS: Final = {
     # Both.
     "node_state/locks.py wait_for_lock": "stop.wait(retry)",
     "node_state/locks.py StateLock.held": "time.sleep(_STATE_RETRY_S)",
+    "node_state/locks.py CardLocks.wait_for": "time.sleep(_STATE_RETRY_S)",
     "node_state/locks.py sole_instance": "wait_for_lock(",
     "process/metrics_server.py MetricsServer._serve": "self._closed.wait(AGAIN)",
     "process/watchdog.py Watchdog._run": "stop.wait(PERIOD)",
