@@ -32,8 +32,14 @@ class HoldWrites:
         """Nothing is created before: the API server said no."""
         context.cache.listen(DEVICE_HOLDS, self._on_hold)
 
-    def _on_hold(self, key: str, _before: Object | None, _now: Object | None) -> None:
-        self._unwritten.discard(key)
+    def _on_hold(self, key: str, before: Object | None, now: Object | None) -> None:
+        if now is not before:  # an audit tells of every object again
+            self._unwritten.discard(key)
+
+    def unwritten(self) -> list[DeviceHold]:
+        """As they are here."""
+        holds = self._context.cache.holds
+        return [DeviceHold.of(holds[key]) for key in sorted(self._unwritten) if key in holds]
 
     def change(self, wanted: DeviceHold, hold: DeviceHold) -> bool:
         """Without seats it is deleted. Whether the API server refused. What a seat that goes has held is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from koordra.controller.gangs.events import SEAT_EXCHANGED, SEAT_UNFIT
 from koordra.controller.gangs.expected import seat_exchange
 from koordra.controller.gangs.expected.job_reader import READ_AGAIN
 from koordra.controller.gangs.seats.job_owner import KUBEFLOW_JOBS
+from koordra.errors import ApiUnreachable
 from tests.fakes.joint_cluster import JointCluster, claim
 from tests.fakes.kube_api import Killed, Write
 from tests.unit.gangs.test_seats import Jobs, holds
@@ -329,6 +331,31 @@ def test_killed_at_the_exchange_the_next_one_goes_on(*, after: bool) -> None:
     assert spare != seats.lost
     assert seats.comes() == [f"{spare}/gpu-0", f"{spare}/gpu-1"]
     assert objects.name(cluster.api.get(NODES, spare)) == spare
+
+
+def test_an_exchange_without_an_answer_is_written_before_the_old_place_is_given_out() -> None:
+    """Also where an audit told of every object again meanwhile."""
+    seats = Seats()
+    seats.lose()
+    cluster = seats.cluster
+    cordon(cluster, seats.lost)
+
+    def is_lost(write: Write) -> None:
+        if write.kind == "deviceholds":
+            raise ApiUnreachable("nobody answers")
+
+    cluster.api.before = is_lost
+    with suppress(ApiUnreachable):
+        cluster.settle()
+    cluster.api.edit(NODES, seats.lost, lambda one: one["spec"].update(unschedulable=False))
+    cluster.claim("single")
+    cluster.pod("single", "single", gates=["koordra.io/joint-allocation"])
+    cluster.reconciler.cache.touch_all()
+    written: list[str] = []
+    cluster.api.before = lambda write: written.append(write.kind)
+    cluster.settle()
+    assert "resourceclaims" in written
+    assert written.index("deviceholds") < written.index("resourceclaims")
 
 
 def test_a_seat_that_its_own_member_has_taken_is_left_alone() -> None:

@@ -146,7 +146,7 @@ class DeviceHolds:
         return found
 
     def touch(self, gangs: Iterable[str]) -> None:
-        """Members of these have changed, or they are gone."""
+        """Of these members have changed, or are gone."""
         self._touched.update(gangs)
 
     def weaker_than(self, priority: int) -> list[HeldSeat]:
@@ -184,8 +184,9 @@ class DeviceHolds:
     # what becomes of them
 
     def sync(self, gangs: Mapping[str, Gang]) -> None:
-        """Raises ApiUnreachable."""
-        self._touched |= self._due.pop(self._context.clock())
+        """What had no answer is written again before anything else. Raises ApiUnreachable."""
+        unwritten = {gang_of_owner(hold.owner) for hold in self._writes.unwritten()}
+        self._touched |= self._due.pop(self._context.clock()) | unwritten
         for key in sorted(self._touched):
             self._renew(key, gangs.get(key))
             self._touched.discard(key)
