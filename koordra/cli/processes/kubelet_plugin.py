@@ -252,7 +252,9 @@ def command(
         )
     modes = NodeModes()
     if node_modes is not None:
-        modes = read_node_modes(node_modes.read_text(), source=str(node_modes), node=node_name)
+        from koordra.cli.manifest_files import read_text
+
+        modes = read_node_modes(read_text(node_modes), source=str(node_modes), node=node_name)
         if modes.left_out:
             logs.get_logger(__name__).warning("node_modes_left_out", fields=modes.left_out)
     kubelet_root, root = kubelet_root.absolute(), root.absolute()
