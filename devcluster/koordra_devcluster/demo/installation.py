@@ -29,8 +29,6 @@ WORKLOADS: Final = frozenset({"Deployment", "DaemonSet", "Job"})
 WEBHOOKS: Final = frozenset({"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
 _ORDER: Final = ("Namespace", "CustomResourceDefinition", "ServiceAccount")
 
-_CLAIMED_PORTS: Final[list[socket.socket]] = []
-
 _CLUSTER_WIDE: Final = frozenset(
     {
         "Namespace",
@@ -68,7 +66,7 @@ def free_port() -> int:
         except OSError:
             claim.close()
             continue
-        _CLAIMED_PORTS.append(claim)
+        claim.detach()  # open until the process ends
         return port
 
 
