@@ -21,6 +21,7 @@ from typing import Any, Final, Self, TypeVar
 import prometheus_client
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
@@ -45,7 +46,7 @@ MOST_KNOWN: Final = 1024
 """Spellings of labels whose series an instrument finds at once."""
 
 
-class Counter(prometheus_client.Counter):
+class _Declared(MetricWrapperBase):
     """`labels` takes what the declaration lists; anything else is counted as `other`."""
 
     declared: Instrument
@@ -60,34 +61,16 @@ class Counter(prometheus_client.Counter):
         return found
 
 
-class Gauge(prometheus_client.Gauge):
-    """As Counter."""
-
-    declared: Instrument
-    known: dict[tuple[object, ...], Any]
-
-    def labels(self, *values: object, **_: object) -> Self:
-        found: Self | None = self.known.get(values)
-        if found is None:
-            found = super().labels(*self.declared.shown(values))
-            if len(self.known) < MOST_KNOWN:
-                self.known[values] = found
-        return found
+class Counter(_Declared, prometheus_client.Counter):
+    pass
 
 
-class Histogram(prometheus_client.Histogram):
-    """As Counter."""
+class Gauge(_Declared, prometheus_client.Gauge):
+    pass
 
-    declared: Instrument
-    known: dict[tuple[object, ...], Any]
 
-    def labels(self, *values: object, **_: object) -> Self:
-        found: Self | None = self.known.get(values)
-        if found is None:
-            found = super().labels(*self.declared.shown(values))
-            if len(self.known) < MOST_KNOWN:
-                self.known[values] = found
-        return found
+class Histogram(_Declared, prometheus_client.Histogram):
+    pass
 
 
 _Made = TypeVar("_Made", Counter, Gauge, Histogram)
