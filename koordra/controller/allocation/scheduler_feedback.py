@@ -34,8 +34,8 @@ PodGroup as a whole: there is a place for this pod, and none for another one, wh
 yet):
 
     gate        the pod carried koordra's gate when the claim was written: it is tried only once that is
-                lifted, and it is lifted last
-    generation  condition.observedGeneration is beyond the pod's generation at the time of the write
+                lifted, and it is lifted last (*)
+    generation  condition.observedGeneration is beyond the pod's generation at the time of the write (*)
     transition  condition.lastTransitionTime lies SETTLE or more after allocation.allocationTimestamp (it
                 moves only with the status, so this serves pods that were first tried after the write)
     changed     the condition was seen to change SETTLE or more after the write; a cycle that ran across
@@ -43,6 +43,10 @@ yet):
     patience    it has said Unschedulable for PATIENCE since the write. A change of the claim requeues the
                 pod, and the scheduler's longest back-off is 10 s. The patience doubles with each refusal
                 of the pod, so that a scheduler that is away does not make pods wander.
+
+    (*) but not what is said of allocating claims, where none is left to allocate: kube-scheduler has a copy
+        of the pod that is newer than the write, and one of the claim that is older. The claim's update makes
+        it try again.
 
 A wrong NO costs a round, never correctness: devices are only taken back while the claim is unreserved,
 conditional on its version. After a restart of the controller nothing is remembered: the grant then counts
@@ -67,6 +71,8 @@ from koordra.controller.cache.pod_index import Condition, PodClaims, PodIndex, p
 SETTLE: Final = 1.0
 PATIENCE: Final = 15.0
 LONGEST_PATIENCE: Final = 240.0
+CANNOT_ALLOCATE: Final = "cannot allocate all claims"
+"""What the plugin DynamicResources says of claims that have no allocation, and of no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +134,18 @@ class AwaitedAllocation:
         if not self.condition.is_unschedulable or pod_index.gates(member.pod) or member.pending:
             return SchedulerAnswer(Reading.NOT_YET)
         patience_ends = self.since + min(PATIENCE * 2.0**refusals, LONGEST_PATIENCE)
-        if self._is_proven or now >= patience_ends:
+        if self._is_proven(member) or now >= patience_ends:
             return SchedulerAnswer(Reading.REFUSED, self.condition.message or "Unschedulable")
         return SchedulerAnswer(Reading.NOT_YET, look_again=patience_ends)
 
-    @property
-    def _is_proven(self) -> bool:
+    def _is_proven(self, member: PodClaims) -> bool:
         condition = self.condition
         if condition.is_of_group:
             return False
-        if self.was_gated or condition.observed_generation > self.generation > 0:
+        knows_claims = CANNOT_ALLOCATE not in condition.message or any(
+            not claims_of.is_allocated(claim) for claim in member.others
+        )
+        if knows_claims and (self.was_gated or condition.observed_generation > self.generation > 0):
             return True
         if self.changed is not None and self.changed >= self.since + SETTLE:
             return True

@@ -17,6 +17,7 @@ from koordra.controller.allocation.scheduler_feedback import (
     SchedulerAnswer,
 )
 from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.controller.cache.pod_index import PodClaims
 from tests.fakes.cluster import Cluster
 from tests.fakes.joint_cluster import claim, device_class, pod
 
@@ -174,10 +175,33 @@ def test_what_is_said_of_the_whole_pod_group_is_no_answer_while_there_is_patienc
         assert (late.reading, late.why) == (Reading.REFUSED, words)
 
 
-def test_a_newer_observed_generation_is_proof() -> None:
-    new = a_pod(
-        reason="Unschedulable", message="cannot allocate all claims", generation=2, observedGeneration=2
+@pytest.mark.parametrize("gated", [True, False])
+def test_who_says_that_claims_cannot_be_allocated_has_not_seen_that_they_are(*, gated: bool) -> None:
+    """Copies of pods and of claims are not of one moment: a pod's gate was seen to be lifted first."""
+    then = a_pod(reason="SchedulingGated", gated=True) if gated else OLD
+    words = "0/2 nodes are available: 1 Insufficient cpu, 1 cannot allocate all claims."
+    new = a_pod(reason="Unschedulable", message=words, generation=2, observedGeneration=2)
+    early = reading(then=then, now=new, claim_now=allocated(), seen_after=0.1)
+    assert early == SchedulerAnswer(Reading.NOT_YET, look_again=WRITTEN_AT + PATIENCE)
+    late = reading(then=then, now=new, claim_now=allocated(), read_after=PATIENCE)
+    assert (late.reading, late.why) == (Reading.REFUSED, words)
+
+
+@pytest.mark.parametrize("is_allocated", [True, False])
+def test_of_another_drivers_claim_it_is_an_answer_while_that_has_none(*, is_allocated: bool) -> None:
+    other = claim("a", uid="claim-1") if not is_allocated else allocated()
+    new = a_pod(reason="Unschedulable", message="cannot allocate all claims", generation=2)
+    awaited = AwaitedAllocation.of(allocated(), a_pod(gated=True), WRITTEN_AT)
+    assert awaited is not None
+    member = PodClaims(new, (allocated(),), (other,))
+    answer = awaited.with_seen(allocated(), new, WRITTEN_AT).read(
+        allocated(), member, refusals=0, now=WRITTEN_AT
     )
+    assert answer.reading is (Reading.NOT_YET if is_allocated else Reading.REFUSED)
+
+
+def test_a_newer_observed_generation_is_proof() -> None:
+    new = a_pod(reason="Unschedulable", message="Insufficient cpu", generation=2, observedGeneration=2)
     assert reading(then=OLD, now=new, claim_now=allocated(), seen_after=0.1).reading is Reading.REFUSED
     same = a_pod(reason="Unschedulable", message="cannot allocate all claims", observedGeneration=1)
     assert reading(then=OLD, now=same, claim_now=allocated(), seen_after=0.1).reading is Reading.NOT_YET
