@@ -208,6 +208,8 @@ class Wire:
         self._deliver = deliver
         self._saw = saw
         self._listed: Counter[str] = Counter()
+        self._had: set[str] = set()
+        """Kinds of which a whole list has arrived."""
         self._stale: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.meanwhile: Callable[[], None] = lambda: None
@@ -355,6 +357,7 @@ class Wire:
         page, is_whole = self._page(kind, query)
         if is_whole and fault != "broken":
             self._followed.add(kind.plural)
+            self._had.add(kind.plural)
         return Answer(200, json.dumps(page).encode(), broken=fault == "broken")
 
     def _page(self, kind: Kind, query: Mapping[str, str]) -> tuple[Object, bool]:
@@ -384,6 +387,8 @@ class Wire:
         else:
             stale = self.faults.draw("list", "stale", "stale", "of the beginning")
         self._listed[kind.plural] += 1
+        if kind.plural not in self._had:  # a server that this client has nothing of answers consistently
+            stale = ""
         if not stale:
             self._stale[kind.plural] = 0
             table = self._api.table(kind)

@@ -75,6 +75,7 @@ FOUND = {
     11_706_615: "a new leader read a lost pod from before it began, and its seat was over",
     11_706_586: "that a creation may land after the record that was made instead is deleted was not known to it",
     11_903_994: "that an exchange was not written was forgotten at an audit, and the place was given out",
+    11_905_056: "a new leader that had nothing yet was told of a time before: no server answers so",
     6_002_988: "what one write both holds and moves was not known to the model",
 }
 """Seeds of the soak that failed once, and what was the matter."""

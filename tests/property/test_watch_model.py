@@ -79,7 +79,7 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     # A bookmark is an object.
     (watch, 'if event != "BOOKMARK":', "if True:", 36),
     # The second page is the first one again, is left out, or belongs to a later moment.
-    (client, "items, query = [], {**query,", "query = {**query,", 1095),
+    (client, "items, query = [], {**query,", "query = {**query,", 6125),
     (client, 'if not query["continue"]:', "if True:", 5),
     # An ERROR event is an interruption, or the end.
     (client, "raise Gone(", "raise ApiUnreachable(", 38),
