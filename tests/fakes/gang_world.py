@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -132,13 +133,14 @@ class Kept:
 class Known:
     """What a controller knows when it sends something about holds: the priority of the most urgent of those
     who wait, what claims have of each card, the jobs of which it may give up anything, or so many, and the
-    nodes; and how many records had been deleted by then."""
+    nodes; how many records had been deleted by then; and whom it had decided to give up."""
 
     urgent: int
     used: dict[tuple[str, str], int]
     may_give_up: dict[str, float]
     nodes: frozenset[str]
     deleted: int
+    decided: frozenset[tuple[str, str]]
 
 
 class GangWorld(World):
@@ -150,6 +152,8 @@ class GangWorld(World):
         self.kept: dict[tuple[str, str], Kept] = {}
         """By job and index, of members that were let go."""
         self.given_up: set[str] = set()
+        self.decided: dict[str, set[tuple[str, str]]] = {}
+        """By process, the marks of `marks` for which there was a reason when they were decided."""
         """Pods (by uid) that a controller evicted, or is about to evict, as the records say: their seats are
         for others, or for a new start."""
         self.taken: dict[str, str] = {}
@@ -358,6 +362,17 @@ class GangWorld(World):
 
     # what must hold
 
+    def carry(self, sender: Controller, request: Request, what: str) -> Object:
+        """What had no answer is written again, whatever is known by then: whom a controller gives up it has
+        decided by its next request."""
+        if sender.reconciler is not None:
+            decided = self.decided.setdefault(sender.process, set())
+            here = list(sender.reconciler.cache.holds.values())
+            new = self.marks(here) - self.marks() - decided
+            if new and self.has_reason(new, self.known_to(sender)):
+                decided |= new
+        return super().carry(sender, request, what)
+
     def land(self, sender: Controller, request: Request, what: str) -> Object:
         if what == "evictions":
             return self.eviction_lands(partial(super().land, sender, request, what))
@@ -406,7 +421,8 @@ class GangWorld(World):
         for key, cards in held.items():
             if cards != before.get(key) and self.upheaval is None and not self.beyond and not is_stale:
                 self.check_free(key, held, known)
-        self.check_given_up(self.marks() - marked, known)
+        new = self.marks() - marked
+        assert self.has_reason(new - known.decided, known), f"{sorted(new)} are given up for nobody"
         living = {
             pod["metadata"]["uid"] for pod in self.pods() if not pod["metadata"].get("deletionTimestamp")
         }
@@ -423,10 +439,9 @@ class GangWorld(World):
             kept = sum(cards.get(card, 0) for cards in held.values())
             assert known.used.get(card, 0) + kept <= CARD, f"{card} is held for {key} and is not free"
 
-    def check_given_up(self, new: set[tuple[str, str]], known: Known) -> None:
-        for job in {job for job, _ in new}:
-            number = sum(one == job for one, _ in new)
-            assert number <= known.may_give_up.get(job, 0), f"{job} gives up {number} seats for nobody"
+    def has_reason(self, marks: set[tuple[str, str]], known: Known) -> bool:
+        numbers = Counter(job for job, _ in marks)
+        return all(number <= known.may_give_up.get(job, 0) for job, number in numbers.items())
 
     def known_to(self, sender: Controller) -> Known:
         assert sender.reconciler is not None
@@ -436,7 +451,12 @@ class GangWorld(World):
             job.name: self.may_give_up(job, list(cache.pods.values()), urgent) for job in self.jobs.values()
         }
         return Known(
-            urgent, use_of(cache.claims.values()), may, frozenset(cache.nodes), self.deleted_records()
+            urgent,
+            use_of(cache.claims.values()),
+            may,
+            frozenset(cache.nodes),
+            self.deleted_records(),
+            frozenset(self.decided.get(sender.process, ())),
         )
 
     def deleted_records(self) -> int:
@@ -459,18 +479,18 @@ class GangWorld(World):
             (pod["spec"].get("priority", 0) for pod in pods if not pod["spec"].get("nodeName")), default=0
         )
 
-    def recorded(self) -> list[tuple[str, Object]]:
-        """Seats with the names of their jobs."""
+    def recorded(self, holds: list[Object] | None = None) -> list[tuple[str, Object]]:
+        """Seats with the names of their jobs, in the API or in these."""
         return [
             (seat["name"].partition("/")[0], seat)
-            for hold in self.api.table(DEVICE_HOLDS).values()
+            for hold in (list(self.api.table(DEVICE_HOLDS).values()) if holds is None else holds)
             if hold["spec"]["owner"].startswith("gang ")
             for seat in hold["spec"]["seats"]
         ]
 
-    def marks(self) -> set[tuple[str, str]]:
+    def marks(self, holds: list[Object] | None = None) -> set[tuple[str, str]]:
         """Job and pod (by uid) of the seats that are given up."""
-        return {(job, seat["pod"]) for job, seat in self.recorded() if seat.get("givenUp")}
+        return {(job, seat["pod"]) for job, seat in self.recorded(holds) if seat.get("givenUp")}
 
     def seats(
         self, which: Callable[[Object], bool] = lambda _seat: True

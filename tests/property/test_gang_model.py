@@ -76,6 +76,7 @@ FOUND = {
     11_706_586: "that a creation may land after the record that was made instead is deleted was not known to it",
     11_903_994: "that an exchange was not written was forgotten at an audit, and the place was given out",
     11_905_056: "a new leader that had nothing yet was told of a time before: no server answers so",
+    12_000_573: "that whom a controller gives up was decided before its write had an answer was not known to it",
     6_002_988: "what one write both holds and moves was not known to the model",
 }
 """Seeds of the soak that failed once, and what was the matter."""
