@@ -77,6 +77,7 @@ FOUND = {
     11_903_994: "that an exchange was not written was forgotten at an audit, and the place was given out",
     11_905_056: "a new leader that had nothing yet was told of a time before: no server answers so",
     12_000_573: "that whom a controller gives up was decided before its write had an answer was not known to it",
+    12_008_018: "a card was taken away before a controller saw that a late write had given it out twice",
     6_002_988: "what one write both holds and moves was not known to the model",
 }
 """Seeds of the soak that failed once, and what was the matter."""
