@@ -50,6 +50,14 @@ def rewritten_again(
     )
 
 
+def as_written(pod: Object) -> Object:
+    """The pod in its user's words, as far as it carries them."""
+    for entry, said in _read(pod).items():
+        if isinstance(said, Mapping):
+            pod = _restored(pod, entry, said)
+    return pod
+
+
 def entries(pod: Fields) -> list[str]:
     """The entries of spec.resourceClaims that the pod carries the words for."""
     return sorted(_read(pod))

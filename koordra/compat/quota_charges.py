@@ -107,7 +107,7 @@ def _affinity_terms(pod: Fields) -> Iterator[Fields]:
 
 def amounts(dialect: str, spec: Fields, settings: Settings) -> Amounts:
     """Name -> total, of every name of the dialect and of koordra's own."""
-    claim = _charged(spec, settings)
+    claim = charged_of(spec, settings)
     found = {name: charge(claim) for name, charge in _OWN.items()}
     spoken = dialect_named(dialect)
     if spoken is not None:
@@ -127,8 +127,8 @@ def is_in_bytes(name: str) -> bool:
     return name == OWN_MEMORY or any(name in dialect.bytes for dialect in DIALECTS)
 
 
-def _charged(spec: Fields, settings: Settings) -> Charged:
-    """Raises InvalidInput for what nobody but a user wrote."""
+def charged_of(spec: Fields, settings: Settings) -> Charged:
+    """A claim's shares and NICs. Raises InvalidInput for what nobody but a user wrote."""
     claim = ResourceClaim.from_dict({"spec": spec})
     percents, tflops = dict(_figures(claim, "memoryPercent")), dict(_figures(claim, "tflops"))
     shares, nics, nic_percent = [], 0, 0

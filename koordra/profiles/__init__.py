@@ -1,0 +1,14 @@
+"""What jobs used of GPUs, processors, memory and RDMA over their lives, in bounded size. Pure.
+
+    series      what is measured, and in which unit
+    summary     one series of one pod: bounded, mergeable, with a stated error
+    condensed   ten points in time order, ten deciles, peak and p99 of it
+    profile     those of a pod, and of the pods of a job that were made from one template
+    template    which pods run the same, so that a job is known when it comes again
+    asked       the share of a GPU that a pod asked for, in the words of its user
+    share       that, and what would have done, as values
+    recommendation   what share would have done
+
+A pod's use is the sum over its containers; that of several pods together is that of one of them on average,
+and their distribution.
+"""

@@ -1,0 +1,71 @@
+"""What a pod used, and what those pods of a job used that were made from one template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from koordra.profiles.condensed import Use, condensed
+from koordra.profiles.series import Series
+from koordra.profiles.summary import Summary, merged
+
+Summaries = Mapping[Series, Summary]
+
+
+class JobRef(NamedTuple):
+    """Whose pods: what controls them, or the pod itself where nothing does."""
+
+    namespace: str
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodProfile:
+    """`began` and `until`: of its samples, in seconds since 1970."""
+
+    namespace: str
+    pod: str
+    uid: str
+    node: str
+    began: int
+    until: int
+    summaries: Summaries = field(default_factory=dict)
+
+    @property
+    def use(self) -> Use:
+        return use_of(self.summaries)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """`template`: the hash of what the pods run (template.py), by which the same job is known when it comes
+    again. `ended`: all of its pods have."""
+
+    job: JobRef
+    template: str
+    pods: tuple[PodProfile, ...]
+    ended: bool = False
+
+    @property
+    def summaries(self) -> dict[Series, Summary]:
+        return pooled(pod.summaries for pod in self.pods)
+
+    @property
+    def use(self) -> Use:
+        return use_of(self.summaries)
+
+
+def pooled(pods: Iterable[Summaries]) -> dict[Series, Summary]:
+    """Of several pods together."""
+    found: dict[Series, list[Summary]] = {}
+    for summaries in pods:
+        for series, summary in summaries.items():
+            found.setdefault(series, []).append(summary)
+    return {series: merged(found[series]) for series in Series if series in found}
+
+
+def use_of(summaries: Summaries) -> Use:
+    return {series: condensed(summaries[series]) for series in Series if series in summaries}
