@@ -16,8 +16,15 @@ from typing import Final, NamedTuple
 from koordra.allocator import constraints as rules
 from koordra.allocator import features as gates
 from koordra.allocator.devices.capacity import Demand, in_units, measures, nano
-from koordra.allocator.devices.eligibility import Verdict, admitted, selected
-from koordra.allocator.devices.inventory import UNUSED, Pool, PublishedDevice, Usage, available_counters
+from koordra.allocator.devices.eligibility import Verdict, admitted, beside, selected
+from koordra.allocator.devices.inventory import (
+    UNUSED,
+    Pool,
+    PublishedDevice,
+    Usage,
+    available_counters,
+    devices_kept_apart,
+)
 from koordra.allocator.devices.nvlink_fabric import Fabric, PartitionTracker, cards_of, fabric_of
 from koordra.allocator.devices.pools import kept_with_pools
 from koordra.allocator.features import Features
@@ -32,6 +39,7 @@ Verdicts = dict[tuple[object, int], Verdict]
 class AllocationState:
     """The devices of one node in search order, and what is taken of them by earlier allocations.
 
+    `namespace`: that of the claims that are placed; claims of a group, and of a gang, are of one.
     `honors_partitions`: the node's whole cards are given out as partitions of its NVLink fabric only.
     `verdicts`: those that are known of the node's class; what is found is added.
     """
@@ -42,10 +50,11 @@ class AllocationState:
         taken: Usage,
         features: Features,
         *,
+        namespace: str,
         honors_partitions: bool = False,
         verdicts: Verdicts | None = None,
     ) -> None:
-        self.pools, self.taken, self.features = pools, taken, features
+        self.pools, self.taken, self.features, self.namespace = pools, taken, features, namespace
         self.honors_partitions = honors_partitions
         self.verdicts: Verdicts = {} if verdicts is None else verdicts
         self.devices, self.pool_of, self.capacity = _published(pools)
@@ -63,6 +72,13 @@ class AllocationState:
         ]
         self.used = [{name: nano(amount) for name, amount in use.consumed.items()} for use in in_use]
         self.holders = [use.shares for use in in_use]
+        apart = devices_kept_apart(pools)
+        self._neighbours = {
+            device: use.namespaces
+            for device, (one, use) in enumerate(zip(self.devices, in_use, strict=True))
+            if one.id in apart and not use.namespaces <= {namespace}
+        }
+        """Of cards for one namespace that others have shares of, the namespaces of these."""
         self.counters = [
             {name: nano(amount) for name, amount in available_counters(pool, taken).items()} for pool in pools
         ]
@@ -83,7 +99,7 @@ class AllocationState:
         return _fabric(self.pools)
 
     def verdict(self, wanted: RequestAlternative, device: int) -> Verdict:
-        """The static verdict, judged once per kind of request and device."""
+        """The static verdict, judged once per kind of request and device; then who is on the card."""
         key = (wanted.kind, device)
         found = self.verdicts.get(key)
         if found is None:
@@ -93,6 +109,9 @@ class AllocationState:
                 self._left_out[place] = selected(wanted, offered, features=self.features)
             found = self._left_out[place] or admitted(wanted, offered, features=self.features)
             self.verdicts[key] = found
+        if device in self._neighbours and found.demand is not None and found.cause is None:
+            of = self._neighbours[device]
+            return beside(wanted, self.devices[device], found.demand, namespace=self.namespace, others=of)
         return found
 
     def demanded_of(self, claims: Sequence[ResolvedClaim]) -> PartitionTracker | None:

@@ -97,6 +97,7 @@ class GroupSearch:
     def __post_init__(self) -> None:
         self.policy = self.policy and effective_policy([claim.placement for claim in self.asked], self.policy)
         self.left = self.budget
+        self.namespace = self.asked[0].claim.namespace if self.asked else ""
         self._tried_on: dict[Hashable, tuple[Rule, ...] | None] = {}
         self._codes: dict[Hashable, int] = {}
         self._kept: dict[str, Search] = {}
@@ -126,6 +127,7 @@ class GroupSearch:
             pools,
             taken,
             self.features,
+            namespace=self.namespace,
             honors_partitions=honors_partitions,
             verdicts=verdicts,
         )
@@ -164,7 +166,9 @@ class GroupSearch:
         nothing is scored."""
         if self.policy is None:
             return None
-        state = AllocationState(pools, taken, self.features, honors_partitions=honors_partitions)
+        state = AllocationState(
+            pools, taken, self.features, namespace=self.namespace, honors_partitions=honors_partitions
+        )
         place = {offered.id: device for device, offered in enumerate(state.devices)}
         if any(one not in place for devices in chosen.values() for one in devices):
             return None

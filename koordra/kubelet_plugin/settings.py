@@ -55,8 +55,7 @@ class Settings:
     `legacy_node_labels`: the Node gets the labels that removed GPU stacks used to publish
     (node_labels.py); `hook_folder`: where the CDI hook is written on the node, None for the usual
     places (cdi/hook_program.py); `on_overuse`: what becomes of pods that use more than their share,
-    report or evict (status/overuse_report.py); `mps_shared`: claims of several namespaces may be clients of
-    one card's MPS daemon."""
+    report or evict (status/overuse_report.py)."""
 
     node: str
     kubelet_root: Path
@@ -78,7 +77,6 @@ class Settings:
     legacy_node_labels: bool = False
     hook_folder: Path | None = None
     on_overuse: str = "report"
-    mps_shared: bool = False
 
     @property
     def hook_program(self) -> HookProgram:

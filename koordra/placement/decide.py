@@ -134,9 +134,10 @@ class Engine:
             self._classes.clear()
             self._claims.clear()
             self._class_version = index.class_version
-            group = group.group if isinstance(group, ResolvedGroup) else group
         if isinstance(group, ResolvedGroup):
-            return group
+            if group.version == index.class_version:
+                return group
+            group = group.group
         asked = tuple([self.resolve_claim(claim, at) for at, claim in enumerate(group.claims)])
         return resolved_group_of(group, asked, self._classes, index, policy=self.policy)
 

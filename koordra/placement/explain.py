@@ -321,6 +321,7 @@ class _Explaining:
             info.pools,
             taken,
             self.engine.features,
+            namespace=self.resolved.namespace,
             honors_partitions=info.devices.honors_partitions,
             verdicts=self.resolved.request_class.verdicts_of(info),
         )

@@ -111,7 +111,7 @@ class ClusterIndex:
         self.nodes: dict[str, NodeInfo] = {}
         self.classes: dict[str, DeviceClass | InvalidManifest] = {}
         self.class_version = 0
-        """Goes up when a DeviceClass is another."""
+        """Goes up when a DeviceClass is another, or namespaces begin or cease to matter (`request_class`)."""
         self.allocations = Allocations(lenient=lenient)
         self.allocated: Mapping[str, AllocatedClaim] = self.allocations.allocated
         self.taken = self.allocations.taken
@@ -244,7 +244,9 @@ class ClusterIndex:
         self._stale.add(name)
 
     def _slice(self, key: str, new: Any) -> None:
+        apart = bool(self.inventory.kept_apart)
         self._stale |= self.inventory.put_slices(key, [new] if isinstance(new, Mapping) else new or ())
+        self.class_version += apart is not bool(self.inventory.kept_apart)
 
     def _rule(self, key: str, new: Any) -> None:
         self.trouble.pop(key, None)

@@ -3,8 +3,8 @@ single devices.
 
     NodeClass         the devices of a node as published; attributes that only identify a device count by who
                       shares a value, names of devices as they are
-    NodeClassUsage    a NodeClass and what is taken of each device: the key under which results of the search
-                      are kept
+    NodeClassUsage    a NodeClass and what is taken of each device (where that is for claims of one
+                      namespace, also by which): the key under which results of the search are kept
     EquivalentNodes   a NodeClassUsage, what the predicates read of a node, and what its pods ask for: nodes
                       that no request can tell apart unless it reads labels, names or identities
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
-from koordra.allocator.devices.inventory import Usage
+from koordra.allocator.devices.inventory import Usage, devices_kept_apart
 from koordra.allocator.devices.pools import Pool, PublishedDevice, facts_of, kept_with_pools
 from koordra.api import names, objects
 from koordra.api.devices import Attribute, Device, DeviceID
@@ -133,7 +133,16 @@ class NodeClasses:
             return NodeClassUsage(None, honors_partitions)
         position = positions_in(pools)
         in_use = [entry for pool in pools for entry in taken.of_pool.get(pool.id, {}).items()]
-        used = tuple(sorted([(position[one], use.amounts) for one, use in in_use if one in position]))
+        apart = devices_kept_apart(pools)
+        used = tuple(
+            sorted(
+                [
+                    (position[one], (use.amounts, tuple(sorted(use.namespaces)) if one in apart else ()))
+                    for one, use in in_use
+                    if one in position
+                ]
+            )
+        )
         return self._usages.setdefault((of, honors_partitions, used), NodeClassUsage(of, honors_partitions))
 
     def nodes_alike(self, devices: NodeClassUsage, predicate_inputs: Hashable) -> EquivalentNodes:

@@ -38,7 +38,7 @@ def allocated(draw: random.Random, number: int) -> Dict:
             {"request": "link", "driver": "net.example.com", "pool": "fabric", "device": "link-0-0"}
         )
     pinned = {"key": "metadata.name", "operator": "In", "values": [at]}
-    found = claim(f"c{number}", request("gpu"))
+    found = claim(f"c{number}", request("gpu"), namespace=draw.choice(["default", "default", "other"]))
     selector = {"nodeSelectorTerms": [{"matchFields": [pinned]}]}
     found["status"] = {"allocation": {"devices": {"results": results}, "nodeSelector": selector}}
     return found
@@ -66,7 +66,8 @@ def changed(draw: random.Random) -> tuple[str, Dict]:
         found["metadata"]["labels"] = {"zone": draw.choice("ab")}
         return kind, found
     if kind == SLICE:
-        devices = [gpu(card, place=place(card)) for card in range(draw.randrange(1, 4))]
+        kept = draw.choice([{}, {"isolationNone": False, "isolationMps": True}])
+        devices = [gpu(card, place=place(card), **kept) for card in range(draw.randrange(1, 4))]
         return kind, draw.choice(
             [slice_of(devices, name=at), slice_of(devices, name=at), unreadable(at), *network(1, devices=2)]
         )
@@ -121,7 +122,11 @@ def test_what_is_told_bit_by_bit_is_what_is_told_at_once(seed: int) -> None:
     for one in device_classes():
         known[CLASS][objects.name(one)] = one
         engine.index.apply(ClusterChange(CLASS, objects.name(one), one))
-    asked = ResourceClaim.from_dict(claim("asked", request("gpu", memory="20Gi")))
+    share = request("gpu", capacity={"memory": "20Gi"})
+    groups = [
+        ClaimGroup((ResourceClaim.from_dict(claim("asked", share, namespace=name)),))
+        for name in ("default", "other")
+    ]
     for turn in range(40):
         kind, obj = changed(draw)
         key = key_of(kind, obj)
@@ -134,14 +139,15 @@ def test_what_is_told_bit_by_bit_is_what_is_told_at_once(seed: int) -> None:
         fresh = Engine(policy_of("koordra"), Features.of(None))
         fresh.index.sync(known)
         assert said(engine.index) == said(fresh.index), (seed, turn)
-        one, other = engine.decide(ClaimGroup((asked,))), fresh.decide(ClaimGroup((asked,)))
-        assert type(one) is type(other), (seed, turn)
-        if isinstance(one, Offer) and isinstance(other, Offer):
-            assert (one.node, one.cost, one.allocations(pin_to_node=True)) == (
-                other.node,
-                other.cost,
-                other.allocations(pin_to_node=True),
-            )
+        for group in groups:
+            one, other = engine.decide(group), fresh.decide(group)
+            assert type(one) is type(other), (seed, turn)
+            if isinstance(one, Offer) and isinstance(other, Offer):
+                assert (one.node, one.cost, one.allocations(pin_to_node=True)) == (
+                    other.node,
+                    other.cost,
+                    other.allocations(pin_to_node=True),
+                )
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -364,7 +364,9 @@ class Exhaustive:
 
     def untouched(self) -> AllocationState:
         honors = self.info.devices.honors_partitions
-        return AllocationState(self.info.pools, self.taken, self.features, honors_partitions=honors)
+        return AllocationState(
+            self.info.pools, self.taken, self.features, namespace="default", honors_partitions=honors
+        )
 
     # --- what a request may have by itself ------------------------------------------------------------------
 

@@ -23,7 +23,9 @@ _STANDARD = {
     names.STANDARD_PCI_BUS_ID: "Kubernetes' own: the PCI address",
     names.STANDARD_NUMA_NODE: "Kubernetes' own: the NUMA node",
 }
-OFFERING = Offering(mig=True, vfs=True, imex=True, isolation=IsolationPolicy(("limiter", "mps")))
+OFFERING = Offering(
+    mig=True, vfs=True, imex=True, mps_shared=True, isolation=IsolationPolicy(("limiter", "mps"))
+)
 
 
 def page() -> str:

@@ -2,11 +2,13 @@
 
 A verdict is static for a node: gates, selectors of class and request, node selection, taints, foreign
 drivers, and the amounts that the request would take. It is found when it is first asked for, since a selector
-that fails on a device is an error only if the search gets to that device.
+that fails on a device is an error only if the search gets to that device. Only `beside` depends on who else
+has shares of the device.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from koordra.allocator import features as gates
@@ -18,7 +20,7 @@ from koordra.allocator.reasons import Cause
 from koordra.allocator.request.requests import RequestAlternative
 from koordra.api import names
 from koordra.api.devices import Taint
-from koordra.api.opaque.isolation import IsolationPolicy, is_share, published_policy
+from koordra.api.opaque.isolation import STRANGERS, IsolationPolicy, is_share, published_policy, strangers
 from koordra.api.opaque.isolation_words import AUTO
 from koordra.cel.selectors import DeviceFacts, matches, names_read_by
 from koordra.errors import SelectorError
@@ -117,6 +119,25 @@ def admitted(wanted: RequestAlternative, offered: PublishedDevice, *, features: 
             tolerations = () if taint.key in _NOT_TO_BE_TOLERATED else wanted.spec.tolerations
             if taint.keeps_out and not any(one.tolerates(taint) for one in tolerations):
                 return Verdict(demand, _cause_of(taint), *_taint_text(taint))
+    return Verdict(demand)
+
+
+def beside(
+    wanted: RequestAlternative,
+    offered: PublishedDevice,
+    demand: Demand,
+    *,
+    namespace: str,
+    others: Collection[str],
+) -> Verdict:
+    """The verdict on a device that serves the request by itself, is for claims of one namespace
+    (`devices_kept_apart`), and has shares of claims of these."""
+    policy = _policy(wanted, offered)
+    if policy is not None:
+        word = wanted.isolation.on(policy, share=_is_share(offered, demand))
+        found = strangers(word, namespace, others, shared=False)
+        if found:
+            return Verdict(demand, Cause.ALREADY_ALLOCATED, STRANGERS, found)
     return Verdict(demand)
 
 

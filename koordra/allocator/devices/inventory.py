@@ -9,18 +9,29 @@ the counters of every device in use (once per device, however many shares it has
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
 from koordra.allocator import features as gates
-from koordra.allocator.devices.pools import GPU, NIC, Pool, PoolID, PublishedDevice, concerns, pool_of
+from koordra.allocator.devices.pools import (
+    GPU,
+    NIC,
+    Pool,
+    PoolID,
+    PublishedDevice,
+    concerns,
+    facts_of,
+    kept_with_pools,
+    pool_of,
+)
 from koordra.allocator.features import Features
-from koordra.api import objects
+from koordra.api import names, objects
 from koordra.api.allocation import DeviceResult
-from koordra.api.devices import DeviceID, DeviceTaintRule, ResourceSlice
+from koordra.api.devices import Device, DeviceID, DeviceTaintRule, ResourceSlice
 from koordra.api.objects import Fields
+from koordra.api.opaque.isolation import attribute, of_one_namespace
 from koordra.api.tables import set_or_drop
 from koordra.errors import InvalidManifest, PlanError
 
@@ -30,20 +41,22 @@ __all__ = ["GPU", "NIC", "Inventory", "Pool", "PoolID", "PublishedDevice"]
 @dataclass(slots=True)
 class DeviceUse:
     """What is in use of one device. `holder`: the claim that has all of it; `sharers`: the claims that have
-    shares, each with the capacities that it takes something of."""
+    shares, each with the capacities that it takes something of; `namespaces`: theirs."""
 
     holder: str = ""
     shares: int = 0
     consumed: dict[str, Decimal] = field(default_factory=dict)
     sharers: dict[str, set[str]] = field(default_factory=dict)
+    namespaces: set[str] = field(default_factory=set)
     _amounts: Hashable = field(default=None, compare=False)
 
-    def add(self, result: DeviceResult, holder: str) -> None:
+    def add(self, result: DeviceResult, holder: str, namespace: str) -> None:
         self._amounts = None
         if result.share_id is None:
             self.holder = self.holder or holder
             return
         self.shares += 1
+        self.namespaces.add(namespace)
         takes = self.sharers.setdefault(holder, set())
         for name, amount in result.consumed.items():
             self.consumed[name] = self.consumed.get(name, Decimal(0)) + amount
@@ -67,12 +80,12 @@ class Usage:
 
     of_pool: dict[PoolID, dict[DeviceID, DeviceUse]] = field(default_factory=dict)
 
-    def add(self, results: Iterable[DeviceResult], *, holder: str) -> None:
+    def add(self, results: Iterable[DeviceResult], *, holder: str, namespace: str) -> None:
         """Count an allocation's results. `holder` is the claim, for messages."""
         for result in results:
             if not result.admin_access:
                 of_pool = self.of_pool.setdefault(result.device[:2], {})
-                of_pool.setdefault(result.device, DeviceUse()).add(result, holder)
+                of_pool.setdefault(result.device, DeviceUse()).add(result, holder, namespace)
 
     def of(self, device: DeviceID) -> DeviceUse:
         """What is in use of the device."""
@@ -98,6 +111,8 @@ class Inventory:
     unreadable: dict[PoolID, dict[str, str]] = field(default_factory=dict)
     switchable: set[str] = field(default_factory=set)
     """Nodes with cards that could be had in the other MIG mode."""
+    kept_apart: set[str] = field(default_factory=set)
+    """Names of slices with cards that are for claims of one namespace each."""
     _named: dict[str, list[tuple[PoolID, str]]] = field(default_factory=dict)
     """Of the slices of a name: pool, and node or ""."""
     _pools: dict[str, tuple[Hashable, list[Pool]]] = field(default_factory=dict)
@@ -132,6 +147,7 @@ class Inventory:
     def put_slices(self, name: str, manifests: Iterable[Fields]) -> set[str]:
         """The ResourceSlices of this name are these now. Returns the nodes that may see another pool."""
         touched = self._forget(name)
+        self.kept_apart.discard(name)
         for pool, node in self._named.pop(name, ()):
             set_or_drop(
                 self.by_pool, pool, [entry for entry in self.by_pool.get(pool, ()) if entry.name != name]
@@ -158,6 +174,8 @@ class Inventory:
             return
         pool, node = (entry.driver, entry.pool), entry.selection.node_name
         self._named.setdefault(name, []).append((pool, node))
+        if entry.driver == names.DRIVER and any(map(_is_kept_apart, entry.devices)):
+            self.kept_apart.add(name)
         self.by_pool.setdefault(pool, []).append(entry)
         # Without the gate, per-device selection is counted for completeness, but never relevant for a node;
         # nor are counters alone.
@@ -211,6 +229,21 @@ class Inventory:
         self._pools[name] = seen, found
         (self.switchable.add if any(pool.switchable for pool in found) else self.switchable.discard)(name)
         return found
+
+
+_BY_MPS: Final = {attribute("mps"), attribute("mps").rpartition("/")[2]}
+
+
+def _is_kept_apart(device: Device) -> bool:
+    named = device.attributes.keys() & _BY_MPS
+    return bool(named) and of_one_namespace(facts_of(names.DRIVER, device.alike or device)[2])
+
+
+@kept_with_pools
+def devices_kept_apart(pools: Sequence[Pool]) -> frozenset[DeviceID]:
+    """Those whose shares are for claims of one namespace only."""
+    own = (one for pool in pools if pool.id[0] == names.DRIVER for one in pool.devices)
+    return frozenset(one.id for one in own if of_one_namespace(one.plain))
 
 
 def available_counters(pool: Pool, taken: Usage) -> dict[tuple[str, str], Decimal]:

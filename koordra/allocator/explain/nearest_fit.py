@@ -144,6 +144,7 @@ class NearestFit:
             self.state.pools,
             Usage(),
             self.state.features,
+            namespace=self.state.namespace,
             honors_partitions=self.state.honors_partitions,
             verdicts=self.state.verdicts,
         )

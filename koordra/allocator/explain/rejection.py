@@ -87,9 +87,9 @@ def _of_verdict(verdict: Verdict) -> Rejection:
         )
         return Rejection(verdict.cause, short.clause, lambda: words, short.part, for_ever=True)
     values = (verdict.value,) if verdict.value else ()
-    return Rejection(
-        verdict.cause, verdict.clause, lambda: Words(verdict.clause), None, values, for_ever=True
-    )
+    for_ever = verdict.cause is not Cause.ALREADY_ALLOCATED
+    words = Words(verdict.clause)
+    return Rejection(verdict.cause, verdict.clause, lambda: words, None, values, for_ever=for_ever)
 
 
 def _busy(state: AllocationState, device: int) -> Rejection:

@@ -31,6 +31,9 @@ A whole card, or one whose slots a claim takes all, is no share: nobody else is 
 has without a word.
 
 A node's policy is published with each GPU, and read of the device that is asked about.
+
+A fatal fault of one MPS client ends all clients of its card. So the shares of a card by `mps` are claims of
+one namespace (`strangers`), unless the operator says that namespaces share (`--mps-shared`).
 """
 
 from __future__ import annotations
@@ -138,6 +141,24 @@ def published_policy(attributes: Mapping[str, object]) -> IsolationPolicy | None
     return IsolationPolicy(tuple(word for word in isolations() if attributes.get(attribute(word)) is True))
 
 
+def of_one_namespace(attributes: Mapping[str, object]) -> bool:
+    """Whether shares of the device with these attributes may be for claims of one namespace only."""
+    return attributes.get(_MPS) is True and attributes.get(names.ATTR_MPS_SHARED) is not True
+
+
+def strangers(word: str, namespace: str, others: Collection[str], *, shared: bool) -> str:
+    """The namespaces, among those of the card's other shares with this isolation, beside which a claim of
+    the namespace may not be; empty where it may."""
+    if word != "mps" or shared:
+        return ""
+    return ", ".join(sorted({other or "nobody that is known" for other in others} - {namespace}))
+
+
+STRANGERS: Final = (
+    "isolation mps: a fault of one client ends all of its card, so a card is for claims of one namespace, where its node's plugin "
+    "has no --mps-shared; this one has claims of"
+)
+"""What is said before `strangers`."""
 UNCOUNTED: Final = ALL - COUNTED
 
 
@@ -155,6 +176,7 @@ _BESIDE_EACH_OTHER: Final = frozenset({"limiter", "hami-core"})
 """They limit each process by itself; every other backend does something to the card, or may."""
 INSTANCES: Final = "mig"
 """Of cards in MIG mode, which have no shares of another kind."""
+_MPS: Final = attribute("mps")
 _OF_CARDS: Final = frozenset({"mps", "timeslicing"})
 """They set the compute mode and the time-slice of a card; its instances have neither."""
 ANY: Final = "any"

@@ -64,7 +64,7 @@ def _taken(cluster: Sequence[Object]) -> tuple[Usage, dict[Any, list[str]]]:
     for name, allocation in allocated.items():
         if allocation is None:
             continue
-        taken.add(allocation.results, holder=name)
+        taken.add(allocation.results, holder=name, namespace="")
         for device in dict.fromkeys(one.device for one in allocation.results if not one.admin_access):
             holders.setdefault(device, []).append(name)
     return taken, holders

@@ -27,7 +27,7 @@ at."""
 def card_backends(settings: Settings) -> tuple[IsolationBackend, ...]:
     programs = DriverPrograms(on_host(settings.homes))
     cards = CardSettings(programs)
-    state, shared = settings.paths.state, settings.mps_shared
+    state, shared = settings.paths.state, settings.offering.mps_shared
     return MpsIsolation(state, programs, cards, shared=shared), TimeSlicing(cards)
 
 

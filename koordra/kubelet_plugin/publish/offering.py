@@ -49,7 +49,8 @@ class Offering:
     """How many shares a card takes, whether the instances of cards in MIG mode (with `mig_on_demand` also
     those that can be made), the virtual functions of NICs and IMEX channels are offered, what isolates
     shares, by which names Multus finds NICs, and which faults of a device end its pods. `mig_reset`: cards
-    that are reset for it have their MIG mode switched too."""
+    that are reset for it have their MIG mode switched too; `mps_shared`: claims of several namespaces may be
+    clients of one card."""
 
     slots_per_gpu: int = 16
     mig: bool = False
@@ -60,6 +61,7 @@ class Offering:
     isolation: IsolationPolicy = LIMITED
     cni: tuple[CniResource, ...] = ()
     drain: DrainPolicy = WITHOUT_DRAIN
+    mps_shared: bool = False
 
     def on(self, backends: Sequence[str]) -> Offering:
         """The same, as far as a node with these isolation backends can offer it."""

@@ -184,6 +184,7 @@ def _gpus(
 def _whole(machine: Machine, gpu: Gpu, offering: Offering, links: Object, *, is_now: bool) -> DeviceEntry:
     # A default must be a multiple of the step, so a remainder below 1Mi is not offered.
     memory = canonical((gpu.memory_bytes or 0) // MIB * MIB)
+    shares = offering.of_card(gpu).shares
     return DeviceEntry(
         gpu.name,
         gpu,
@@ -196,7 +197,8 @@ def _whole(machine: Machine, gpu: Gpu, offering: Offering, links: Object, *, is_
             names.ATTR_NVLINK_DOMAIN: nvlink_domains(machine).get(gpu.location.bus_id),
             names.ATTR_CLIQUE: clique(machine) if gpu.fabric else None,
             **links,
-            **offering.of_card(gpu).shares.attributes(),
+            **shares.attributes(),
+            names.ATTR_MPS_SHARED: True if offering.mps_shared and "mps" in (shares.allowed or ()) else None,
         },
         capacity={
             names.CAPACITY_MEMORY: capacity(memory, default=memory, least="1Mi", step="1Mi"),

@@ -229,7 +229,7 @@ def _held(
     nics: Counter[int] = Counter()
     for result in results:
         used = Usage()
-        used.add([result], holder="unit")
+        used.add([result], holder="unit", namespace="")
         place = parts[result.device]
         (gpus if place.is_gpu else nics)[place.card] += devices[node].used(result.device, used)
     milli, percent = max(gpus.values(), default=0), max(nics.values(), default=0)

@@ -214,7 +214,13 @@ class NodeFit:
                 effective_policy([claim.placement for claim in member.asked], engine.policy),
                 devices.honors_partitions,
             )
-            state = AllocationState(info.pools, Usage(), engine.features, honors_partitions=honors)
+            state = AllocationState(
+                info.pools,
+                Usage(),
+                engine.features,
+                namespace=member.namespace,
+                honors_partitions=honors,
+            )
             tables[key] = table_of(member.asked, member.siblings, state, policy=policy)
         found: MemberDeviceSets | None = tables[key]
         return found

@@ -89,7 +89,7 @@ class NodeSearch:
                 return None, True
             offers.append(offer)
             for allocation in offer.allocations(pin_to_node=True):
-                beside.add(allocation.results, holder=f"member {number}")
+                beside.add(allocation.results, holder=f"member {number}", namespace=whole.namespace)
         return fit_of(alike, offers, positions, taken=taken), True
 
     def ask(

@@ -30,6 +30,10 @@ class AllocatedClaim:
         for result in self.allocation.results:
             self.by_pool.setdefault(result.device[:2], []).append(result)
 
+    @property
+    def namespace(self) -> str:
+        return objects.namespace(self.claim)
+
 
 class Allocations:
     """`lenient`: an allocation that cannot be read holds whatever devices it names, instead of an error."""
@@ -79,10 +83,10 @@ class Allocations:
             self.taken.of_pool.pop(pool, None)
             set_or_drop(self._of_pool, pool, of_pool)
             for other in sorted(of_pool):
-                self.taken.add(of_pool[other], holder=other)
+                self.taken.add(of_pool[other], holder=other, namespace=self.allocated[other].namespace)
         for pool, results in new.items():
             self._of_pool.setdefault(pool, {})[key] = results
-            self.taken.add(results, holder=key)
+            self.taken.add(results, holder=key, namespace=self.allocated[key].namespace)
         return [*old, *new]
 
     def on(self, pools: Iterable[PoolID]) -> dict[str, AllocatedClaim]:
@@ -99,8 +103,9 @@ class Allocations:
         found = Usage()
         for pool in pools:
             for key, results in sorted(self._of_pool.get(pool, {}).items()):
-                if objects.identity(self.allocated[key].claim) not in without:
-                    found.add(results, holder=key)
+                claim = self.allocated[key]
+                if objects.identity(claim.claim) not in without:
+                    found.add(results, holder=key, namespace=claim.namespace)
         return found
 
 

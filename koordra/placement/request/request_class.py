@@ -1,8 +1,8 @@
 """What a group of claims asks, without names and uids: claims of one template are one request class.
 
 A class holds everything that a node's answer depends on: what the claims say, which of them pods use
-together, and what the predicates read of the pods. Answers are kept by class (`results`, by NodeClassUsage)
-and so is the order of nodes (`candidates`).
+together, what the predicates read of the pods, and, where a card is for claims of one namespace, theirs.
+Answers are kept by class (`results`, by NodeClassUsage) and so is the order of nodes (`candidates`).
 
 What keeps a group off a node whatever its devices (`refusals`) is what its pods say of nodes and ask for, and
 where their other claims are.
@@ -119,13 +119,20 @@ class RequestClass:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResolvedGroup:
-    """A group with its claims resolved, and the class of its request."""
+    """A group with its claims resolved, and the class of its request. `version`: the index's `class_version`
+    then."""
 
     group: ClaimGroup
     asked: tuple[ResolvedClaim, ...]
     siblings: tuple[frozenset[int], ...]
     request_class: RequestClass
     key: tuple[Hashable, Hashable]
+    version: int
+
+    @property
+    def namespace(self) -> str:
+        """Of its claims and pods."""
+        return self.asked[0].claim.namespace if self.asked else ""
 
 
 def spec_key(claim: ResourceClaim) -> Hashable:
@@ -163,7 +170,8 @@ def resolved_group_of(
             for pod in group.pods
         ]
     )
-    key = tuple([spec_key(claim.claim) for claim in asked]), pods
+    apart = asked[0].claim.namespace if asked and index.inventory.kept_apart else ""
+    key = (apart, *[spec_key(claim.claim) for claim in asked]), pods
     found = known.pop(key, None)
     if found is None:
         names_nodes = any(map(chooses_nodes, group.pods))
@@ -174,7 +182,7 @@ def resolved_group_of(
             del known[next(iter(known))]
         found.counted = found.answers
     known[key] = found
-    return ResolvedGroup(group, asked, tuple(siblings_in(group)), found, key)
+    return ResolvedGroup(group, asked, tuple(siblings_in(group)), found, key, index.class_version)
 
 
 def _requests_of(claim: ResolvedClaim) -> ResolvedClaim:

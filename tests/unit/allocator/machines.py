@@ -292,6 +292,6 @@ def state_of(published: Sequence[Dict]) -> AllocationState:
     for one in published:
         allocation = Allocation.of_claim(one) if one["kind"] == "ResourceClaim" else None
         if allocation is not None:
-            taken.add(allocation.results, holder=objects.key(one))
+            taken.add(allocation.results, holder=objects.key(one), namespace=objects.namespace(one))
     pools = read_inventory(published).pools(published[0])
-    return AllocationState(pools, taken, Features.of(None))
+    return AllocationState(pools, taken, Features.of(None), namespace="default")

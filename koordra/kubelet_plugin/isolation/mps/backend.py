@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from koordra.api.opaque.isolation import STRANGERS, strangers
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Mount
@@ -87,13 +88,9 @@ class MpsIsolation(IsolationBackend):
                 f"isolation mps: the claim has shares of {len(share.cards)} cards, and a process is the client of one MPS daemon; "
                 "make a claim for each card, for containers of their own"
             )
-        others = sorted({each.namespace for each in card.shares} - {share.namespace})
-        if others and not self._shared:
-            return (
-                f"isolation mps: the card has claims of namespace {', '.join(others)}, and a fault of one client ends all; "
-                "another card, or nodes with --mps-shared"
-            )
-        return None
+        others = {each.namespace for each in card.shares}
+        found = strangers(self.name, share.namespace, others, shared=self._shared)
+        return f"{STRANGERS} {found}" if found else None
 
     def card_start(self, card: Card, config: GpuConfig | None, keep: Keep) -> None:
         del config

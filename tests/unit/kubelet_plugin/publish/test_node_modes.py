@@ -126,6 +126,14 @@ def test_each_card_publishes_its_own_policy() -> None:
     assert said == {one: {"koordra.io/isolationMps"}, two: {"koordra.io/isolationLimiter"}}
 
 
+def test_cards_by_mps_publish_that_namespaces_share_them() -> None:
+    of = machine(enabled=False)
+    one, two = (gpu.name for gpu in of.gpus)
+    found = published(of, replace(LIMITED, cards=((one, node_policy(["mps"])),)), mps_shared=True)
+    assert found[one]["attributes"]["koordra.io/mpsShared"] == {"bool": True}
+    assert "koordra.io/mpsShared" not in found[two]["attributes"]
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("words", [["mig"], ["any"], ["limiter"]])
 def test_what_a_card_is_and_what_it_can_be_switched_to(words: list[str], enabled: bool) -> None:
