@@ -154,7 +154,7 @@ class Driver:
         calls = dra_service.Calls(self._state, self._metrics, self._on_call)
         cards = CardWatch(self._state.look_at_cards, self._on_limits_change)
         self._servers = PluginServers(settings, calls, self._metrics)
-        self.answers = self._servers.answers
+        self.answers, self.profiles = self._servers.answers, limiter.profiles.text
         self._publisher = Publisher(
             client,
             node=settings.node,

@@ -38,11 +38,12 @@ class HeldDevice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GrantedContainer:
-    """What the hook gave to a container: `claims` by uid, sorted."""
+    """What the hook gave to a container: `claims` by uid, sorted. `pod_uid`: empty where it is not known."""
 
     name: ContainerName
     claims: tuple[str, ...] = ()
     held: tuple[HeldDevice, ...] = ()
+    pod_uid: str = ""
 
     @property
     def devices(self) -> frozenset[str]:
@@ -101,7 +102,8 @@ def _granted(document: Any) -> GrantedContainer:
     except (ValueError, KeyError, TypeError, AttributeError):
         return GrantedContainer(ContainerName("", "", ""))
     uids = {each.claim_uid for each in held if is_claim_uid(each.claim_uid)}
-    return GrantedContainer(_name(document), tuple(sorted(uids)), held)
+    pod_uid = str(document.get("podUID") or "")
+    return GrantedContainer(_name(document), tuple(sorted(uids)), held, pod_uid)
 
 
 def _held(row: Any, asked: Any) -> HeldDevice:

@@ -1,5 +1,5 @@
 """`/metrics` and the answers to probes over HTTP: `/healthz` (the process lives, and is well) and `/readyz`
-(it does its work), in the caller's words.
+(it does its work), in the caller's words; and JSON documents that a process has ready (`documents`).
 
 Every pod of the cluster reaches these addresses, and a process that is out of threads, files or memory no
 longer isolates anybody. So connections are bounded, what many ask at once is answered once, and an answer
@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler
@@ -104,8 +104,10 @@ class MetricsServer:
         well: Callable[[], bool],
         stuck: Callable[[], Collection[str]] = tuple,
         patient: bool = False,
+        documents: Mapping[str, Callable[[], str]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        pages = documents or {}
         connections = Connections(
             most=MOST_CONNECTIONS, closed=lambda reason: closed.labels(reason).inc(), clock=clock
         )
@@ -131,8 +133,11 @@ class MetricsServer:
                 elif path == "/readyz":
                     good = ready()
                     self._answer(200 if good else 503, "ok\n" if good else "not ready\n")
+                elif path in pages:
+                    self._answer(200, pages[path](), "application/json")
                 else:
-                    self._answer(404, "only /metrics, /healthz and /readyz are served here\n")
+                    served = ", ".join(("/metrics", "/healthz", "/readyz", *pages))
+                    self._answer(404, f"only {served} are served here\n")
 
             def _answer(self, status: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
                 connections.enter(self.connection, ConnectionPhase.WRITING)
@@ -184,9 +189,11 @@ def serve(
     well: Callable[[], bool] = lambda: True,
     stuck: Callable[[], Collection[str]] = tuple,
     patient: bool = False,
+    documents: Mapping[str, Callable[[], str]] | None = None,
 ) -> MetricsServer | None:
     """Serve on `host:port`; an empty address means none. `well`: false has the kubelet restart the container;
-    `stuck`: the threads that are told at `/healthz` and are no reason to restart it.
+    `stuck`: the threads that are told at `/healthz` and are no reason to restart it. `documents`: by path,
+    and at no cost.
 
     Raises:
         InvalidInput: the address is malformed or cannot be listened on.
@@ -195,7 +202,13 @@ def serve(
         return None
     try:
         return MetricsServer(
-            metrics, parse_address(address), ready=ready, well=well, stuck=stuck, patient=patient
+            metrics,
+            parse_address(address),
+            ready=ready,
+            well=well,
+            stuck=stuck,
+            patient=patient,
+            documents=documents,
         )
     except OSError as error:
         raise InvalidInput(f"metrics address {address!r}: {error.strerror or error}") from error

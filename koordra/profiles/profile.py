@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from koordra.profiles.condensed import Use, condensed
 from koordra.profiles.series import Series
-from koordra.profiles.summary import Summary, merged
+from koordra.profiles.summary import Summary, merged, read_summary, summary_document
 
 Summaries = Mapping[Series, Summary]
 
@@ -69,3 +69,32 @@ def pooled(pods: Iterable[Summaries]) -> dict[Series, Summary]:
 
 def use_of(summaries: Summaries) -> Use:
     return {series: condensed(summaries[series]) for series in Series if series in summaries}
+
+
+def pod_document(profile: PodProfile) -> dict[str, Any]:
+    return {
+        **{name: getattr(profile, name) for name in _TEXTS},
+        "began": profile.began,
+        "until": profile.until,
+        "series": {series.value: summary_document(one) for series, one in profile.summaries.items()},
+    }
+
+
+_TEXTS: Final = ("namespace", "pod", "uid", "node")
+
+
+def read_pod(document: Any) -> PodProfile:
+    """Raises ValueError, TypeError, KeyError or AttributeError for what is none."""
+    texts = [document[name] for name in _TEXTS]
+    times = [document["began"], document["until"]]
+    if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in times):
+        raise ValueError("a pod has texts and times")
+    namespace, pod, uid, node = texts
+    began, until = times
+    return PodProfile(namespace, pod, uid, node, began, until, read_summaries(document["series"]))
+
+
+def read_summaries(document: Any) -> dict[Series, Summary]:
+    """Series of a later koordra are left out. Raises as `read_pod`."""
+    known = {series for series in Series if series.value in document}
+    return {each: read_summary(document[each.value], each.resolution) for each in Series if each in known}

@@ -317,6 +317,7 @@ def command(
         well=driver.answers,
         stuck=lambda: watchdog.stuck,
         patient=True,
+        documents={"/profiles": driver.profiles},
     )
     try:
         driver.run(stop)

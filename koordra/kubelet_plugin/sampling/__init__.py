@@ -11,6 +11,8 @@ cgroups          what containers use of processors and memory
 holdings         who has how much of the GPUs, and for how long they had it. Pure
 use              what was read, by card, container and port: the rows of a sample. Pure
 use_metrics      that for Prometheus
+pod_use          what pods used between two samples. Pure
+profiles         that of each pod's whole life, in bounded size, on disk and for whoever asks
 
 The limiter (isolation/limiter) compares its ledgers with the sampler's process lists, and tells each claim
 how long its kernels ran (seen_time). Nothing that is read here is a tenant's word: names and claims of

@@ -29,7 +29,7 @@ from koordra.kubelet_plugin.sampling.host_processes import HostProcesses, Proces
 from koordra.kubelet_plugin.sampling.nic_counters import Port, PortCounters
 from koordra.kubelet_plugin.sampling.nvml_cards import CardProcesses, CardState, NvmlCards
 from koordra.kubelet_plugin.sampling.port_reader import PortReader
-from koordra.kubelet_plugin.sampling.sample import RecentSamples, Sample
+from koordra.kubelet_plugin.sampling.sample import NOBODY, RecentSamples, Sample
 from koordra.kubelet_plugin.sampling.use_metrics import UseMetrics
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, counter, histogram
@@ -187,6 +187,7 @@ class NodeSampler(Wakeable):
             grants=holdings.grants_of(holders, records, units),
             held_seconds=self._held_time.seconds(holdings.held_gpus(holders, records, units), at=now),
             places={unit.nvml: unit.place for unit in units.values()},
+            pod_uids={each.name[:2]: each.pod_uid for each in holders if each.name != NOBODY},
         )
         self.samples.add(sample)
         self._report.show(sample)

@@ -25,6 +25,7 @@ from koordra.kubelet_plugin.sampling.cgroups import CgroupReader
 from koordra.kubelet_plugin.sampling.host_processes import HostProcesses
 from koordra.kubelet_plugin.sampling.nvml_cards import NvmlCards
 from koordra.kubelet_plugin.sampling.port_reader import PortReader
+from koordra.kubelet_plugin.sampling.profiles import ProfileRecorder
 from koordra.kubelet_plugin.sampling.sampler import NodeSampler
 from koordra.kubelet_plugin.settings import Settings
 from koordra.metrics import Metrics
@@ -112,8 +113,10 @@ class NodeLimiter:
             over_time=lambda: times.over,
         )
         self.backend.broker.on_call = self.comparison.wake
+        self.profiles = ProfileRecorder(state, node=settings.node, samples=sampler.samples, disk=disk)
         self.loops: dict[str, Wakeable] = {
             "sample-node": sampler,
+            "record-profiles": self.profiles,
             "compare-limiters": self.comparison,
             "resize-shares": self.resizer,
             **({"lend-device-time": lender} if cores else {}),
