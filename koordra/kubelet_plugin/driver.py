@@ -30,7 +30,7 @@ from koordra.kubelet_plugin.dra.node_readings import NodeReadings, inventory_sou
 from koordra.kubelet_plugin.dra.plugin_metrics import PluginMetrics
 from koordra.kubelet_plugin.dra.plugin_servers import GRACE, PluginServers
 from koordra.kubelet_plugin.dra.restoring import keep_restoring
-from koordra.kubelet_plugin.isolation.card_watch import CardWatch, card_backends
+from koordra.kubelet_plugin.isolation.card_watch import CardWatch, node_backends
 from koordra.kubelet_plugin.isolation.limiter.node_limiter import NodeLimiter
 from koordra.kubelet_plugin.isolation.mig.backend import MigIsolation
 from koordra.kubelet_plugin.isolation.mig.switching import ModeSwitcher
@@ -128,7 +128,7 @@ class Driver:
             guard=self._guarded.add,
             offered=settings.offering.mig_on_demand,
         )
-        known = backends(limiter.backend, *card_backends(settings), self._mig)
+        known = backends(limiter.backend, *node_backends(settings), self._mig)
         self._inventory = inventory_source(settings, known)
         folder = ImexFolder(paths.state)
         imex = ImexMembership(

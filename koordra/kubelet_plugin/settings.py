@@ -8,6 +8,7 @@ from typing import Literal
 
 from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.cdi.hook_program import HookProgram, folders_for
+from koordra.kubelet_plugin.isolation.hami_core import FOLDER
 from koordra.kubelet_plugin.nvidia_driver.driver_root import NamedRoot
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource, HostRoot
 from koordra.kubelet_plugin.publish.devices import Mode
@@ -55,7 +56,7 @@ class Settings:
     `legacy_node_labels`: the Node gets the labels that removed GPU stacks used to publish
     (node_labels.py); `hook_folder`: where the CDI hook is written on the node, None for the usual
     places (cdi/hook_program.py); `on_overuse`: what becomes of pods that use more than their share,
-    report or evict (status/overuse_report.py)."""
+    report or evict (status/overuse_report.py); `hami_core`: the node's folder with HAMi's library."""
 
     node: str
     kubelet_root: Path
@@ -77,6 +78,7 @@ class Settings:
     legacy_node_labels: bool = False
     hook_folder: Path | None = None
     on_overuse: str = "report"
+    hami_core: Path = Path(FOLDER)
 
     @property
     def hook_program(self) -> HookProgram:

@@ -355,6 +355,35 @@ CONTAINERS: Final = (
         ),
     ),
     Attack(
+        "hami-core-past",
+        "a program of a share that HAMi's library keeps is linked statically, or for musl, or makes the driver's calls itself; or "
+        "several containers hold the claim, each with its limits",
+        "open",
+        "the library limits who loads it, each container by itself. It is a choice of the operator for tenants that do not mean harm; "
+        "the word is off where nobody allows it, and MIG is the barrier that holds",
+        tests=(
+            "tests/unit/kubelet_plugin/test_hami_core.py::test_a_share_gets_what_hamis_device_plugin_gives",
+        ),
+    ),
+    Attack(
+        "hami-core-library",
+        "a tenant, or whoever may write there, replaces the library that every program of a share loads",
+        "refused",
+        "a folder or file that everybody may write is not used; containers have library and preload read-only",
+        tests=(
+            "tests/unit/kubelet_plugin/test_hami_core.py::test_a_folder_that_cannot_be_used_is_offered_to_nobody",
+        ),
+    ),
+    Attack(
+        "hami-core-cards",
+        "a container has shares of two sizes, or a whole card beside one, and the library gives one of them the other's limit",
+        "refused",
+        "rules ConflictingEnv and HamiCoreCards",
+        tests=(
+            "tests/unit/nri/hook/test_adjust.py::test_hamis_library_holds_all_cards_of_a_container_to_one_limit",
+        ),
+    ),
+    Attack(
         "mps-other-user",
         "containers of several users on a card: with a control daemon that knows no multi-user servers, those of the second user wait "
         "until the first one's have ended",

@@ -88,6 +88,7 @@ def test_what_is_open_is_known() -> None:
     """Each is a decision: a row that opens is a finding, never a side effect."""
     assert {row.name for row in ROWS if row.outcome == "open"} == {
         "devices-that-do-not-exist",
+        "hami-core-past",
         "mps-other-user",
         "mps-own-limits",
         "passed-descriptor",

@@ -39,6 +39,7 @@ from tests.e2e.loader_images import (
 from tests.e2e.node import KoordraNode, Prepared
 from tests.e2e.test_containers import pod, prepare, share_of, whole  # noqa: F401  fixtures
 from tests.e2e.test_limiter import SHARE, fake_driver, limited
+from tests.fakes.hami_core import install
 from tests.unit.limiter.native_build import build
 
 pytestmark = pytest.mark.e2e
@@ -277,3 +278,35 @@ def test_two_claims_of_one_container_run_the_hook_twice(loaders: Loaders) -> Non
     )
     container = loaders.containerd.cri.run(loaders.pod, "both", spec)
     assert loaders.tenant(container)["past"] == OUT_OF_MEMORY
+
+
+@pytest.mark.usefixtures("images")
+def test_hamis_library_is_in_every_program_of_its_shares(
+    containerd: Containerd,
+    node: KoordraNode,
+    pod: str,  # noqa: F811
+    prepare: Callable[..., Prepared],  # noqa: F811
+) -> None:
+    """A double of it, which writes down what it is told where its processes would count."""
+    install(node.root / "opt/vgpu")
+    node.restart_plugin("--allowed-isolation", "hami-core", "--hami-core", "/opt/vgpu")
+    try:
+        claim = prepare(
+            share_of(node.machine.gpus[0]), config=limited(isolation="hami-core", coresPolicy="Hard")
+        )
+        told: list[str] = []
+        for number, user in enumerate((0, 1000)):
+            spec = ContainerSpec(cdi=claim.all_cdi, image=DEBIAN, read_only_root=bool(user), user=user)
+            container = containerd.cri.run(pod, f"c{number}", spec)
+            for script in ("/usr/bin/getconf PAGE_SIZE", "LD_PRELOAD= /usr/bin/getconf PAGE_SIZE"):
+                assert containerd.cri.shell(container, script).text.strip().isdigit()
+            told.append(containerd.cri.shell(container, "cat /tmp/vgpulock/cudevshr.cache").text)
+            assert (
+                "Read-only" in containerd.cri.shell(container, "echo > /usr/local/vgpu/libvgpu.so").text
+                or user
+            )
+        size = f"{SHARE >> 20}m"
+        line = f"getconf memory={size} memory_0={size} cores=25 policy=force lock=held\n"
+        assert told == [2 * line, 2 * line], "each container counts by itself"
+    finally:
+        node.restart_plugin()

@@ -36,7 +36,7 @@ def _names(value: Any) -> bool:
 
 
 def is_built() -> bool:
-    return LimiterIsolation(Path()).installed
+    return LimiterIsolation(Path()).unavailable is None
 
 
 def build() -> None:

@@ -182,8 +182,8 @@ Parameters = JointAllocation | PlacementPolicy | GpuConfig | RdmaConfig | ImexCo
 
 
 NO_EFFECT: Final[Mapping[str, str]] = {
-    "coresPolicy": "has no effect but on nodes with --limiter-cores (preview): elsewhere cores are reserved and "
-    "counted, and nothing enforces them",
+    "coresPolicy": "has no effect but by isolation hami-core, and on nodes with --limiter-cores (preview): elsewhere "
+    "cores are reserved and counted, and nothing enforces them",
     "priority": "has no effect but with coresPolicy Elastic, on nodes with --limiter-cores (preview)",
 }
 """Fields of GpuConfig that are accepted although most nodes do not act by them, and the warning where they

@@ -162,6 +162,12 @@ from koordra.cli import options
     "Isolation `mps`: claims of several namespaces may share a card. A fatal fault of one program ends all that use the card by MPS.",
 )
 @click.option(
+    "--hami-core",
+    type=options.FOLDER,
+    default="/usr/local/vgpu",
+    help="Isolation `hami-core`: where this node has HAMi's libvgpu.so and ld.so.preload, by the host's name. koordra brings neither.",
+)
+@click.option(
     "--on-overuse",
     type=click.Choice(["report", "evict"]),
     default="report",

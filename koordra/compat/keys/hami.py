@@ -21,7 +21,7 @@ annotation | y | nvidia.com/nouse-gputype | models not allowed | CEL on `product
 annotation | y | nvidia.com/use-gpuuuid | cards allowed, by UUID | CEL on `uuid`
 annotation | y | nvidia.com/nouse-gpuuuid | cards not allowed | CEL on `uuid`
 annotation | y | nvidia.com/numa-bind | all cards of a container on one NUMA node | `JointAllocation` NUMANode, Required, Together
-annotation | y | nvidia.com/vgpu-mode | hami-core, mig or mps | isolation `limiter` or `mps`; `mig`: class `mig.koordra.io` with enough memory; several: cards, or else instances (`firstAvailable`)
+annotation | y | nvidia.com/vgpu-mode | hami-core, mig or mps | isolation `limiter` (or `hami-core`, by the settings) or `mps`; `mig`: class `mig.koordra.io` with enough memory; several: cards, or else instances (`firstAvailable`)
 annotation | y | hami.io/node-scheduler-policy | binpack or spread over nodes | `PlacementPolicy.node`
 annotation | y | hami.io/gpu-scheduler-policy | binpack, spread, mutex, topology-aware or numa, commas between | `PlacementPolicy.device`; mutex: `GpuConfig.exclusive` (stricter: nobody joins later); numa: NUMANode, Preferred
 annotation | warned | hami.io/device-scoring-weights | weights of slots, cores and memory in the score of cards | are left out: koordra has a score of its own; take it out

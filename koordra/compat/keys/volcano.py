@@ -21,7 +21,7 @@ annotation | y | nvidia.com/use-gputype | models allowed: any part of the name, 
 annotation | y | nvidia.com/nouse-gputype | models not allowed | CEL on `productName`
 annotation | y | volcano.sh/vgpu-use-gpuuuid | cards allowed, by UUID | CEL on `uuid`
 annotation | y | volcano.sh/vgpu-nouse-gpuuuid | cards not allowed | CEL on `uuid`
-annotation | y | volcano.sh/vgpu-mode | hami-core, mig or mps | isolation `limiter` or `mps`; `mig`: class `mig.koordra.io` with enough memory
+annotation | y | volcano.sh/vgpu-mode | hami-core, mig or mps | isolation `limiter` (or `hami-core`, by the settings) or `mps`; `mig`: class `mig.koordra.io` with enough memory
 annotation | warned | volcano.sh/vgpu-podgroup-policy | spread: no card has two pods of a pod group | `PlacementPolicy.device: Spread`: better so, not demanded
 annotation | warned | volcano.sh/vgpu-ids-new | cards that were given | taken out: allocations are never believed
 annotation | warned | volcano.sh/vgpu-ids | cards that were given, before | taken out: allocations are never believed

@@ -29,7 +29,7 @@ KEPT: Final[Mapping[str, tuple[str | None, str | None]]] = {
     "none": (None, None),
     "timeslicing": (None, None),
     "limiter": ("by the limiter inside the container", None),
-    "hami-core": ("by HAMi's library inside the container", None),
+    "hami-core": ("by HAMi's library inside the container", "by HAMi's library inside the container"),
     "mps": ("by MPS, in each process", "by MPS, in each process"),
 }
 """By what a backend keeps memory and cores; None: they are counted. Another one is believed to keep

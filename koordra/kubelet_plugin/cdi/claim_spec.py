@@ -45,7 +45,7 @@ from typing import Final
 
 from koordra.api.objects import Object
 from koordra.errors import CDIError
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ContainerEdits
+from koordra.kubelet_plugin.claims.claim_record import OWN_TMPFS, ClaimRecord, ContainerEdits
 from koordra.node_state import layout
 from koordra.node_state.prepared_claim import HOOKS_VARIABLES
 
@@ -142,7 +142,10 @@ def _without_hooks(edits: ContainerEdits) -> ContainerEdits:
 def _version(record: ClaimRecord, root: Path) -> str:
     if any(device.edits.additional_gids for device in record.devices):
         return "0.7.0"
-    return "0.5.0" if record.ref.uid[:1].isdigit() or root != Path("/") else "0.3.0"
+    if record.ref.uid[:1].isdigit() or root != Path("/"):
+        return "0.5.0"
+    mounts = (mount for device in record.devices for mount in device.edits.mounts)
+    return "0.4.0" if any(mount.host_path == OWN_TMPFS for mount in mounts) else "0.3.0"
 
 
 def _edits(edits: ContainerEdits, *, root: Path) -> Object:
@@ -164,6 +167,7 @@ def _edits(edits: ContainerEdits, *, root: Path) -> Object:
             {
                 "hostPath": mount.host_path,
                 "containerPath": mount.container_path,
+                **({"type": OWN_TMPFS} if mount.host_path == OWN_TMPFS else {}),
                 "options": list(mount.options),
             }
             for mount in edits.mounts

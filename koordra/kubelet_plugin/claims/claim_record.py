@@ -49,9 +49,14 @@ READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 """Mount options of everything koordra mounts, as nvidia-ctk writes them."""
 
 
+OWN_TMPFS: Final = "tmpfs"
+"""In place of a mount's `host_path`: a file system in memory, of each container alone."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Mount:
-    """A bind mount of a host file; `host_path` is the path as the runtime sees it, root prefix included."""
+    """A bind mount of a host file; `host_path` is the path as the runtime sees it, root prefix included. Or
+    one of OWN_TMPFS."""
 
     host_path: str
     container_path: str

@@ -20,15 +20,23 @@ from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource
 from koordra.kubelet_plugin.publish.node_modes import PolicyOfNode
 from koordra.kubelet_plugin.settings import Settings
+from koordra.logs import get_logger
 from koordra.process.wakeable import Wakeable
 from koordra.topology import overlay
 from koordra.topology.problems import Discovery
 
+log = get_logger(__name__)
+
 
 def inventory_source(settings: Settings, backends: Mapping[str, IsolationBackend]) -> InventorySource:
     """Of what the node offers with those of the backends that it has."""
-    usable = [name for name, backend in backends.items() if backend.installed]
+    lacking = {name: why for name, backend in backends.items() if (why := backend.unavailable)}
+    usable = [name for name in backends if name not in lacking]
     policy = PolicyOfNode(settings.offering.isolation, settings.modes, usable)
+    wanted, _ = settings.modes.over(settings.offering.isolation)
+    for word in wanted.allowed or ():
+        if word in lacking:
+            log.warning("isolation_backend_unavailable", backend=word, why=lacking[word])
     offering = replace(settings.offering, isolation=policy()).on(usable)
     return InventorySource(settings.paths.root, offering=offering, homes=settings.homes, policy=policy)
 

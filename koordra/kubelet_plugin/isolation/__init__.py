@@ -11,6 +11,7 @@ card_looks  looks whether cards still keep their shares
 card_watch  does so every few seconds
 none        the share is accounted for, and not enforced
 timeslicing the driver gives the card to its shares in turns
+hami_core   HAMi's library, as the node has it, inside the container
 mps/        the shares of a card are clients of one MPS server
 own_file_system
             folders that are a file system in memory

@@ -124,9 +124,10 @@ class IsolationBackend(ABC):
         return Capabilities()
 
     @property
-    def installed(self) -> bool:
-        """Whether this node has what the backend needs; otherwise the node does not offer it."""
-        return True
+    def unavailable(self) -> str | None:
+        """What this node lacks that the backend needs, and what to do about it: the node does not offer it
+        then. None where all is there."""
+        return None
 
     def fits(self, share: Share, config: GpuConfig, card: Card) -> str | None:
         """Why the backend cannot keep the share beside the others of the card; None where it can."""

@@ -1,4 +1,4 @@
-"""The backends that do something to cards, and a look every few seconds whether these keep their shares."""
+"""The backends that are the node's own, and a look every few seconds whether these keep their shares."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from koordra.kubelet_plugin.isolation.backend import IsolationBackend
+from koordra.kubelet_plugin.isolation.hami_core import HamiCore
 from koordra.kubelet_plugin.isolation.mps.backend import MpsIsolation
 from koordra.kubelet_plugin.isolation.realisation import CardLook
 from koordra.kubelet_plugin.isolation.timeslicing import TimeSlicing
@@ -24,11 +25,13 @@ _REST: Final = 3.0
 at."""
 
 
-def card_backends(settings: Settings) -> tuple[IsolationBackend, ...]:
+def node_backends(settings: Settings) -> tuple[IsolationBackend, ...]:
+    """Those that need nothing but the node's programs and files."""
     programs = DriverPrograms(on_host(settings.homes))
     cards = CardSettings(programs)
     state, shared = settings.paths.state, settings.offering.mps_shared
-    return MpsIsolation(state, programs, cards, shared=shared), TimeSlicing(cards)
+    hami = HamiCore(settings.homes.host, str(settings.hami_core))
+    return MpsIsolation(state, programs, cards, shared=shared), TimeSlicing(cards), hami
 
 
 class CardWatch(Wakeable):

@@ -60,7 +60,7 @@ def _loaded(entry: EntryPoint) -> IsolationBackend | None:
         if not isinstance(capabilities, Capabilities):
             raise TypeError(f"its capabilities are {capabilities!r}")
         made = ForeignBackend(entry.name, capabilities, package=entry.value, backend=backend)
-        made.installed = bool(backend.installed)
+        made.unavailable = optional(STRING).read(backend.unavailable, "unavailable")
         return made
 
     try:
@@ -84,7 +84,7 @@ class ForeignBackend(IsolationBackend):
 
     name = ""
     capabilities = Capabilities()
-    installed = True
+    unavailable: str | None = None
 
     def __init__(
         self, name: str, capabilities: Capabilities, *, package: str, backend: IsolationBackend

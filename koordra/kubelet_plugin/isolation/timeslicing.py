@@ -36,8 +36,8 @@ class TimeSlicing(IsolationBackend):
         self._cards = cards
 
     @property
-    def installed(self) -> bool:
-        return self._cards.available
+    def unavailable(self) -> str | None:
+        return self._cards.unavailable
 
     def fits(self, share: Share, config: GpuConfig, card: Card) -> str | None:
         if not share.uuid.startswith("GPU-"):

@@ -56,6 +56,7 @@ CHECKS: Final[dict[str, Callable[[NodeReadings], Outcome]]] = {
     "memory-manager": kubelet.memory_manager,
     "topology-manager": kubelet.topology_manager,
     "device-plugins": koordra_node.device_plugins,
+    "hami-core": koordra_node.hami_core,
     "koordra-plugin": koordra_node.plugin,
     "koordra-cdi-hook": koordra_node.cdi_hook,
     "koordra-nri": koordra_node.hook,

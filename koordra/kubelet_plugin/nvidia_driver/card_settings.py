@@ -38,8 +38,9 @@ class CardSettings:
         self._programs = programs
 
     @property
-    def available(self) -> bool:
-        return self._programs.has(SMI)
+    def unavailable(self) -> str | None:
+        """Why cards cannot be set; None where they can."""
+        return self._programs.why_not(SMI)
 
     def compute_mode(self, uuid: str) -> ComputeMode:
         answer = self._programs.run(SMI, "-i", uuid, "--query-gpu=compute_mode", "--format=csv,noheader")

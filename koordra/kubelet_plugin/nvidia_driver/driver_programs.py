@@ -74,12 +74,13 @@ def on_host(homes: HomeSource) -> Command:
 class DriverPrograms:
     command: Command
 
-    def has(self, name: str) -> bool:
+    def why_not(self, name: str) -> str | None:
+        """Why the node has no such program; None where it has."""
         try:
             self.command(name, (), {})
-        except PrepareError:
-            return False
-        return True
+        except PrepareError as error:
+            return str(error)
+        return None
 
     def run(
         self,

@@ -54,9 +54,9 @@ from koordra.nri.hook.privileged import PrivilegedPolicy, cards_on_node, check_u
 from koordra.nri.hook.ungranted_access import (
     PRIVATE,
     check_annotations,
-    check_daemons,
     check_devices,
     check_mounts,
+    check_one_way,
     control_nodes,
 )
 from koordra.topology.location import DeviceNode
@@ -183,7 +183,7 @@ def _deny(container: Container, facts: NodeFacts, grants: Grants) -> tuple[tuple
         guarded=facts.guarded,
         private=facts.shape.private,
     )
-    check_daemons(container, grants)
+    check_one_way(container, grants)
     deny = check_devices(container, grants=grants, guarded=facts.guarded)
     if not deny or facts.rules_apply or (facts.guarded is None and not facts.guarded_problem):
         return deny, True

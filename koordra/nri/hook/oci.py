@@ -143,6 +143,7 @@ RULES: Final = (
     "ForeignDeviceNamed",
     "ForeignMount",
     "ForgedMarker",
+    "HamiCoreCards",
     "KoordinatorAnnotation",
     "KoordinatorIsolation",
     "KoordinatorMismatch",

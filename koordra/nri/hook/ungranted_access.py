@@ -132,17 +132,25 @@ def check_mounts(
 
 MPS_SOCKETS: Final = "CUDA_MPS_PIPE_DIRECTORY"
 """Variable of a share that MPS keeps: where its card's daemon listens."""
+HAMI_COUNTS: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+"""Variable of a share that HAMi's library keeps: where a container's processes are counted."""
 
 
-def check_daemons(container: Container, grants: Grants) -> None:
+def check_one_way(container: Container, grants: Grants) -> None:
     """Refuse a container with several cards, one of them kept by MPS: it would be the client of that card's
-    daemon, and the others would be closed to it without a word."""
-    by_mps = {
-        grant.device.device
-        for grant in grants.held
-        if any(name == MPS_SOCKETS for name, _ in grant.device.env)
-    }
+    daemon, and the others would be closed to it without a word. And one with a share that HAMi's library
+    keeps beside a card that it does not, since the library tells them apart by numbers of CUDA's own."""
     cards = {grant.device.device for grant in grants.held if grant.device.type in names.GPU_TYPES}
+    by_mps, by_hami = (
+        {grant.device.device for grant in grants.held if variable in dict(grant.device.env)}
+        for variable in (MPS_SOCKETS, HAMI_COUNTS)
+    )
+    if by_hami and cards - by_hami:
+        raise Refusal(
+            "HamiCoreCards",
+            f"{container} has {', '.join(sorted(cards - by_hami))} beside {', '.join(sorted(by_hami))}, whose limits HAMi's library "
+            "would hold all cards to; give each to a container of its own",
+        )
     if by_mps and len(cards | by_mps) > 1:
         raise Refusal(
             "MpsDaemons",

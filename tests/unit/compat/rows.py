@@ -333,7 +333,7 @@ HAMI = [
         asking({N + "gpumem": 100, N + "gpucores": 10}),
         ["a: 1 gpu memory 100Mi cores 10", KEEP + " coresPolicy=Elastic"],
         hami(core_policy="disable"),
-        ("coresPolicy has no effect but on nodes with --limiter-cores",),
+        ("coresPolicy has no effect but by isolation hami-core, and on nodes with --limiter-cores",),
     ),
     Row(
         "hami-scheduler",

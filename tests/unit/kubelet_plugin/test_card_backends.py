@@ -257,7 +257,7 @@ def test_without_the_program_nothing_is_left(cards: Cards, node: PluginNode) -> 
     programs = DriverPrograms(nothing)
     settings = CardSettings(DriverPrograms(cards.command))
     own = MpsIsolation(node.paths.state, programs, settings, make_shm=lambda folder: None)
-    assert not own.installed
+    assert own.unavailable == "the node's GPU driver has no nvidia-cuda-mps-control"
     node.backends = {**node.backends, "mps": own}
     assert "has no nvidia-cuda-mps-control" in refusal(node, share(1))
     assert cards.of()["mode"] in {"DEFAULT", "PROHIBITED"}

@@ -148,10 +148,9 @@ class LimiterIsolation(IsolationBackend):
         del config, card
         try:
             region.uuid_bytes(share.uuid)
-            self._library()
         except PrepareError as error:
             return str(error)
-        return None
+        return self.unavailable
 
     def prepare(self, share: Share, config: GpuConfig, keep: Keep) -> Realised:
         del keep
@@ -204,11 +203,12 @@ class LimiterIsolation(IsolationBackend):
     # The libraries.
 
     @property
-    def installed(self) -> bool:
+    def unavailable(self) -> str | None:
         try:
-            return bool(self._built)
-        except PrepareError:
-            return False
+            self._library()
+        except PrepareError as error:
+            return str(error)
+        return None
 
     @cached_property
     def _built(self) -> dict[str, bytes]:

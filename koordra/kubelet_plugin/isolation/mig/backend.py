@@ -76,8 +76,8 @@ class MigIsolation(IsolationBackend):
         self._used_since: dict[str, float] = {}
 
     @property
-    def installed(self) -> bool:
-        return self._offered
+    def unavailable(self) -> str | None:
+        return None if self._offered else "start the kubelet plugin with --mig-on-demand"
 
     def fits(self, share: Share, config: GpuConfig, card: Card) -> str | None:
         try:

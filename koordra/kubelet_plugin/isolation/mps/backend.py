@@ -76,8 +76,8 @@ class MpsIsolation(IsolationBackend):
         self._shared, self._make_shm = shared, make_shm
 
     @property
-    def installed(self) -> bool:
-        return self._programs.has(CONTROL) and self._cards.available
+    def unavailable(self) -> str | None:
+        return self._programs.why_not(CONTROL) or self._cards.unavailable
 
     def fits(self, share: Share, config: GpuConfig, card: Card) -> str | None:
         del config

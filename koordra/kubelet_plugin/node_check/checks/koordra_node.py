@@ -7,6 +7,7 @@ from typing import Final
 
 from koordra.api import names
 from koordra.compat.detection import offered_by_others, publishers
+from koordra.kubelet_plugin.isolation.hami_core import FOLDER
 from koordra.kubelet_plugin.node_check.readings.cdi import CdiHook
 from koordra.kubelet_plugin.node_check.readings.node import NodeReadings
 from koordra.kubelet_plugin.node_check.result import Fault, Outcome, judged, not_applicable, ok, problem
@@ -43,6 +44,13 @@ def device_plugins(node: NodeReadings) -> Outcome:
         )
     others = [*found.device_plugins, *found.dra_drivers, *found.cdi_specs]
     return judged([f"beside koordra: {', '.join(others)}" if others else "none"], faults)
+
+
+def hami_core(node: NodeReadings) -> Outcome:
+    """HAMi's library, where the node has it, can keep shares."""
+    if node.hami_core is None:
+        return not_applicable(f"no {FOLDER}: isolation hami-core needs HAMi's library there")
+    return judged([FOLDER], (Fault(what, remedy) for what, remedy in node.hami_core))
 
 
 def plugin(node: NodeReadings) -> Outcome:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from koordra.kubelet_plugin.isolation.hami_core import FOLDER, faults
 from koordra.kubelet_plugin.node_check.host_imex import host_imex, is_enabled
 from koordra.kubelet_plugin.node_check.readings.cdi import Cdi, read_cdi
 from koordra.kubelet_plugin.node_check.readings.cgroup import (
@@ -41,7 +42,8 @@ _MOST_RECORDED: Final = 4 << 20
 class NodeReadings:
     """`nvml` is None where it was not asked: a machine without NVIDIA GPUs, or a captured one without a
     recording; `users`: who has the driver's devices open; `runtime` where none is found; `kernel`: the
-    release, `6.8.0-45-generic`; `host_imex`: what there is of an IMEX daemon of the host's own."""
+    release, `6.8.0-45-generic`; `host_imex`: what there is of an IMEX daemon of the host's own;
+    `hami_core`: what is wrong with HAMi's library and what to do about it, None where the node has none."""
 
     kernel: str
     processes: tuple[Process, ...]
@@ -59,6 +61,7 @@ class NodeReadings:
     koordra: KoordraNode
     rivals: Rivals
     host_imex: str = ""
+    hami_core: tuple[tuple[str, str], ...] | None = None
 
     def running(self, *programs: str) -> bool:
         """Whether a process of one of these names runs. The kernel keeps 15 characters of a name."""
@@ -90,6 +93,7 @@ def read_node(directory: Path, *, live: LiveNode | None = None, cdi_folder: str 
         koordra=read_koordra(root, kubelet.root, live),
         rivals=read_rivals(root, kubelet.root, live),
         host_imex=host_imex(processes, enabled=is_enabled(root)),
+        hami_core=tuple(faults(directory, FOLDER)) if root.is_folder(FOLDER) else None,
     )
 
 

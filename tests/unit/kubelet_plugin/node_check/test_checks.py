@@ -16,6 +16,7 @@ from koordra.kubelet_plugin.node_check.readings.live_node import no_node
 from koordra.kubelet_plugin.node_check.readings.node import NodeReadings, read_node
 from koordra.kubelet_plugin.node_check.result import Outcome
 from tests.fakes import node_files
+from tests.fakes.hami_core import install
 from tests.fakes.node_files import CONTAINERD, CONTAINERD_PID, DRIVER, GPUS, KUBELET, NICS, NodeFiles
 
 Change = Callable[[NodeFiles], object]
@@ -459,6 +460,12 @@ PROBLEMS: list[tuple[str, Change, str, str]] = [
         "NVIDIA's DRA driver",
     ),
     (
+        "hami-core",
+        write("usr/local/vgpu/ld.so.preload", "/usr/local/vgpu/libvgpu.so"),
+        "libvgpu.so is not on this node",
+        "HAMi's DaemonSet",
+    ),
+    (
         "koordra-plugin",
         remove(f"{KUBELET}/plugins_registry/koordra.io-reg.sock"),
         "no socket of koordra.io",
@@ -495,6 +502,7 @@ PROBLEMS: list[tuple[str, Change, str, str]] = [
 ]
 
 FINE: list[tuple[str, Change, str]] = [
+    ("hami-core", lambda node: install(node.root / "usr/local/vgpu"), "/usr/local/vgpu"),
     (
         "cdi-folder",
         write(
@@ -618,8 +626,8 @@ FINE: list[tuple[str, Change, str]] = [
     ),
     ("device-plugins", write("etc/cdi/nvidia.yaml", "x"), "beside koordra: /etc/cdi/nvidia.yaml"),
 ]
-SELDOM = {"fabricmanager", "imex"}
-"""Checks that a node without NVSwitches has no use for."""
+SELDOM = {"fabricmanager", "imex", "hami-core"}
+"""Checks that a node without NVSwitches, and without HAMi's library, has no use for."""
 
 
 @pytest.fixture

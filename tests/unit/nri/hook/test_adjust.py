@@ -426,6 +426,21 @@ def test_a_container_is_the_client_of_one_cards_daemon() -> None:
     adjusted(held, facts(claims={MARKER: claim(gpu_json(0), gpu_json(1))}))
 
 
+def test_hamis_library_holds_all_cards_of_a_container_to_one_limit() -> None:
+    kept = {
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/vgpulock/cudevshr.cache",
+        "CUDA_DEVICE_MEMORY_LIMIT": "1m",
+    }
+    held = container(GPU0, GPU1, env=markers(0, 1))
+    beside = refused(held, facts(claims={MARKER: claim(gpu_json(0, **kept), gpu_json(1))}))
+    assert beside.rule == "HamiCoreCards"
+    assert "beside" in str(beside)
+    adjusted(held, facts(claims={MARKER: claim(gpu_json(0, **kept), gpu_json(1, **kept))}))
+    larger = {**kept, "CUDA_DEVICE_MEMORY_LIMIT": "2m"}
+    two = refused(held, facts(claims={MARKER: claim(gpu_json(0, **kept), gpu_json(1, **larger))}))
+    assert two.rule == "ConflictingEnv"
+
+
 def test_a_cdi_annotation_of_the_runtime_is_never_another_containers() -> None:
     annotations = {"cdi.k8s.io/container.other": "koordra.io/claim=x"}
     assert refused(container(pod_annotations=annotations), facts()).rule == "ForeignCDIDevice"
