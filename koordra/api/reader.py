@@ -14,6 +14,7 @@ import marshal
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 from koordra.api import objects
@@ -190,6 +191,7 @@ class Reader:
             raise self.wrong(problem, f"fields are {', '.join(known)}", at=name)
 
 
+@lru_cache(maxsize=1024)
 def snake_case(name: str) -> str:
     """The attribute for a field: `shareID` is `share_id`."""
     return re.sub(r"[A-Z]+", lambda capitals: f"_{capitals[0].lower()}", name)

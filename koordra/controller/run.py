@@ -47,7 +47,7 @@ from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reconcile.leadership import LeaderLease, Standing
 from koordra.controller.reconcile.node_evictions import NodeEvictions
 from koordra.controller.reconcile.pod_requeue import PodRequeue, has_ours
-from koordra.controller.reconcile.reconcile_loop import run_passes
+from koordra.controller.reconcile.reconcile_loop import run_passes, seldom
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
 from koordra.controller.reporting.event_recorder import EventRecorder
@@ -324,6 +324,7 @@ def _term(
         immediate=settings.immediate,
         levels=settings.levels,
     )
+    figures = seldom(partial(reconciler.count, process.instruments, process.figures, term=stop))
 
     def one_pass() -> float | None:
         try:
@@ -333,11 +334,13 @@ def _term(
             process.readiness.good = False
             raise
         process.readiness.good = True
-        unkept = store.save(reconciler.allocation.placer.order)
-        untold = members.sync(reconciler.allocation.imex)
-        figures = None if reconciler.count(process.instruments, process.figures, term=stop) else 0.0
-        rest = process.questions.answer(partial(leader_view, reconciler))
-        return min([due for due in (pause, rest, figures, untold, unkept) if due is not None], default=None)
+        process.instruments.plan.observe(reconciler.allocation.took)
+        kept, synced = (
+            store.save(reconciler.allocation.placer.order),
+            members.sync(reconciler.allocation.imex),
+        )
+        rest = (pause, kept, synced, figures(), process.questions.answer(partial(leader_view, reconciler)))
+        return min([due for due in rest if due is not None], default=None)
 
     process.questions.open(changed.set)
     try:

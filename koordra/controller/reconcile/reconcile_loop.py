@@ -107,6 +107,25 @@ def run_passes(
         stop.wait(backoff.next())
 
 
+def seldom(
+    work: Callable[[], bool], *, period: float = 1.0, clock: Callable[[], float] = time.monotonic
+) -> Callable[[], float | None]:
+    """Work that many passes share: done by the first of them, and then once a period. Each call returns the
+    seconds until it is due again, None for never; `work` whether it was done to the end, else it is due at
+    once."""
+    done_at: float | None = None
+
+    def after_pass() -> float | None:
+        nonlocal done_at
+        if done_at is not None and (rest := done_at + period - clock()) > 0:
+            return rest
+        is_done = work()
+        done_at = clock() if is_done else None
+        return None if is_done else 0.0
+
+    return after_pass
+
+
 def _wait_for_change(changed: threading.Event, stop: threading.Event, pause: float | None) -> None:
     """Until something changed, `pause` seconds are over, or the term ends (looked at twice a second)."""
     ends = None if pause is None else time.monotonic() + pause

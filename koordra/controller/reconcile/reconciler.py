@@ -305,7 +305,6 @@ class Reconciler:
         for where in self.audit.places:
             instruments.differences.labels(where).inc(self.audit.differences[where])
         self.audit.differences.clear()
-        instruments.plan.observe(self.allocation.took)
         is_known = self._capacity.update()
         with figures.shown(term) as is_shown:
             if is_shown:

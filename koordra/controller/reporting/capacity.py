@@ -13,8 +13,8 @@ others are `other` together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from koordra.allocator.devices.gpu_nic_distance import scope_of
 from koordra.api import names
@@ -34,6 +34,8 @@ _SCOPES: Final = tuple(Scope)
 READY: Final = "ready"
 NOT_READY: Final = "not_ready"
 
+_Key = TypeVar("_Key")
+
 Aligned = tuple[str, str]
 """The scope that a claim asks for, or NOT_ASKED, and the one that it has."""
 
@@ -42,6 +44,9 @@ class NodeFigures(NamedTuple):
     capacity: NodeCapacity
     aligned: Mapping[Aligned, int]
     ready: bool
+
+
+_NOTHING: Final = NodeFigures(NodeCapacity({}, {}), {}, False)
 
 
 class ClusterCapacity:
@@ -80,27 +85,32 @@ class ClusterCapacity:
             self.nodes[name] = now
         if before != now:
             self.changed.add(name)
-            if before is not None:
-                self._add(before, -1)
-            if now is not None:
-                self._add(now, 1)
+            self._exchange(before or _NOTHING, now or _NOTHING)
+            for figures, sign in ((before, -1), (now, 1)):
+                if figures is not None:
+                    self._ready[figures.ready] += sign
 
-    def _add(self, figures: NodeFigures, sign: int) -> None:
-        for key, amount in figures.capacity.amounts.items():
-            self._sums[key] += sign * amount
-            self._nodes_with[key] += sign
+    def _exchange(self, before: NodeFigures, now: NodeFigures) -> None:
+        """Of a node few figures change at a time; the others cost a comparison."""
+        for key, was, amount in _differences(before.capacity.amounts, now.capacity.amounts):
+            self._sums[key] += (amount or 0) - (was or 0)
+            self._nodes_with[key] += (amount is not None) - (was is not None)
             if not self._nodes_with[key]:
                 del self._sums[key], self._nodes_with[key]
-        for key, most in figures.capacity.most.items():
-            of_key = self._most.setdefault(key, Counter())
-            of_key[most] += sign
-            if not of_key[most]:
-                del of_key[most]
+        for key, was, most in _differences(before.capacity.most, now.capacity.most):
+            of_key = self._most.get(key)
+            if of_key is None:
+                of_key = self._most[key] = Counter()
+            if most is not None:
+                of_key[most] += 1
+            if was is not None:
+                of_key[was] -= 1
+                if not of_key[was]:
+                    del of_key[was]
             if not of_key:
                 del self._most[key]
-        for aligned, number in figures.aligned.items():
-            self._aligned[aligned] += sign * number
-        self._ready[figures.ready] += sign
+        for aligned, was, number in _differences(before.aligned, now.aligned):
+            self._aligned[aligned] += (number or 0) - (was or 0)
 
     # one node
 
@@ -159,6 +169,16 @@ class ClusterCapacity:
         return {READY: self._ready[True], NOT_READY: self._ready[False]}
 
 
+def _differences(
+    before: Mapping[_Key, int], now: Mapping[_Key, int]
+) -> Iterator[tuple[_Key, int | None, int | None]]:
+    """The keys whose numbers differ, with both."""
+    for key in before.keys() | now.keys():
+        was, number = before.get(key), now.get(key)
+        if was != number:
+            yield key, was, number
+
+
 _NAMED_AT: Final[Mapping[str, tuple[int, ...]]] = {
     Measure.DEVICES: (2,),
     Measure.SHARES: (2,),
@@ -172,7 +192,7 @@ _NAMED_AT: Final[Mapping[str, tuple[int, ...]]] = {
 
 def told_apart(amounts: Amounts) -> dict[tuple[str, ...], int]:
     """With the models and profiles beyond MODELS together."""
-    others = _others(amounts)
+    others = _others(amounts) if len(amounts) > MODELS else ()
     if not others:
         return dict(amounts)
     found: dict[tuple[str, ...], int] = {}

@@ -98,3 +98,22 @@ def test_a_term_that_ends_before_the_crds_are_there_makes_no_pass() -> None:
         changed=threading.Event(),
         stop=stop,
     ).run()
+
+
+def test_work_that_passes_share_is_done_by_the_first_and_then_once_a_period() -> None:
+    now, done, to_the_end = 100.0, [], True
+
+    def work() -> bool:
+        done.append(now)
+        return to_the_end
+
+    after_pass = reconcile_loop.seldom(work, period=1.0, clock=lambda: now)
+    assert after_pass() is None
+    now = 100.75
+    assert after_pass() == pytest.approx(0.25), "the pass after which it is told is due"
+    now, to_the_end = 101.0, False
+    assert after_pass() == 0.0
+    assert after_pass() == 0.0, "what is not done to the end is not put off"
+    to_the_end = True
+    assert after_pass() is None
+    assert done == [100.0, 101.0, 101.0, 101.0]
