@@ -143,3 +143,14 @@ def node(containerd: Containerd) -> Iterator[KoordraNode]:
             yield koordra
         finally:
             koordra.stop()
+
+
+@pytest.fixture(scope="session")
+def binaries() -> Path:
+    """Debian's prometheus and promtool."""
+    from tests.e2e import prometheus
+
+    try:
+        return prometheus.programs()
+    except Unavailable as error:
+        pytest.skip(f"no Prometheus of Debian's: {error}")

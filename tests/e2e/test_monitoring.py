@@ -24,7 +24,6 @@ from koordra.node_state.claim_ref import ClaimRef
 from koordra.nri.hook.ledger import Granted, GrantedDevice, Ledger
 from tests.e2e import prometheus
 from tests.e2e.alert_causes import CAUSES, HEALTHY, World
-from tests.e2e.debian import Unavailable
 from tests.e2e.prometheus import DEPLOY, Question, Scrapes, ask
 from tests.fakes import nvml_library
 from tests.fakes.nvml_library import FakeNvml
@@ -41,14 +40,6 @@ ALERTS = {
     for group in yaml.safe_load((DEPLOY / "prometheus-rules" / "alerts.yaml").read_text())["spec"]["groups"]
     for rule in group["rules"]
 }
-
-
-@pytest.fixture(scope="module")
-def binaries() -> Path:
-    try:
-        return prometheus.programs()
-    except Unavailable as error:
-        pytest.skip(f"no Prometheus of Debian's: {error}")
 
 
 def test_every_alert_fires_for_its_cause_and_not_before(tmp_path: Path, binaries: Path) -> None:
@@ -182,83 +173,6 @@ def test_a_figure_on_a_dashboard_is_what_was_scripted(
                     ),
                     shown("use", "By card: Busy", {f'{{instance="node-a", UUID="{card.uuid}"}}': 0.6}),
                     shown("use", "By card: Power", {f'{{instance="node-a", UUID="{card.uuid}"}}': 250.5}),
-                ],
-            )
-        ],
-    )
-
-
-def exported(uuid: str, value: float, *, instance: str = "", exporter: str = "x", **mapped: str) -> str:
-    """A line as dcgm-exporter writes it; `mapped`: by its own Kubernetes mapping, which Prometheus renames,
-    since the exporter's own pod has these labels."""
-    labels = {
-        "gpu": "0",
-        "UUID": uuid,
-        "pci_bus_id": "00000000:0F:00.0",
-        "device": "nvidia0",
-        "modelName": "NVIDIA H100 80GB HBM3",
-        **({"GPU_I_PROFILE": "1g.10gb", "GPU_I_ID": instance} if instance else {}),
-        "Hostname": "node-a",
-        "pod": f"dcgm-exporter-{exporter}",
-        "namespace": "gpu-operator",
-        **{f"exported_{name}": each for name, each in mapped.items()},
-    }
-    return f"DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{','.join(f'{a}={chr(34)}{b}{chr(34)}' for a, b in labels.items())}}} {value}\n"
-
-
-def granted(uuid: str, pod: str, *, claim: str = "gpu", instance: str = "", container: str = "c") -> str:
-    labels = f'namespace="team",pod="{pod}",container="{container}",claim="{claim}",device="d",UUID="{uuid}"'
-    return f'koordra_container_gpu_granted_cores{{{labels},GPU_I_ID="{instance}"}} 50\n'
-
-
-def test_what_dcgm_exporter_says_is_joined_to_pod_and_claim_and_nothing_counts_twice(
-    tmp_path: Path, binaries: Path
-) -> None:
-    name = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
-    series = [
-        # A card of one pod with two containers, by an exporter that two of Prometheus' targets are of.
-        exported("GPU-a", 0.5),
-        exported("GPU-a", 0.5, exporter="y"),
-        granted("GPU-a", "alone"),
-        granted("GPU-a", "alone", container="sidecar"),
-        # A card that two pods share, which the exporter's own mapping shows once for each of them.
-        exported("GPU-b", 0.75, pod="left"),
-        exported("GPU-b", 0.75, pod="right"),
-        granted("GPU-b", "left", claim="l"),
-        granted("GPU-b", "right", claim="r"),
-        # A card in MIG mode, itself beside its instances; one of these is held.
-        exported("GPU-c", 0.9),
-        exported("GPU-c", 0.25, instance="7"),
-        exported("GPU-c", 0.125, instance="8"),
-        granted("GPU-c", "sliced", claim="m", instance="7"),
-        # One that nobody has.
-        exported("GPU-d", 0.0625),
-    ]
-    scrapes = Scrapes()
-    scrapes.take({"any": "".join(series)}, minutes=5)
-    card = 'Hostname="node-a", modelName="NVIDIA H100 80GB HBM3"'
-    slice_ = f'GPU_I_PROFILE="1g.10gb", {card}'
-    by_pod = f"namespace_pod_claim:{name}:max"
-    ask(
-        tmp_path,
-        binaries,
-        [
-            (
-                "joined",
-                scrapes,
-                [
-                    Question(
-                        by_pod,
-                        4,
-                        {
-                            f'{by_pod}{{namespace="team", pod="alone", claim="gpu", UUID="GPU-a", {card}}}': 0.5,
-                            f'{by_pod}{{UUID="GPU-b", {card}}}': 0.75,
-                            f'{by_pod}{{namespace="team", pod="sliced", claim="m", UUID="GPU-c", GPU_I_ID="7", {slice_}}}': 0.25,
-                            f'{by_pod}{{UUID="GPU-c", GPU_I_ID="8", {slice_}}}': 0.125,
-                            f'{by_pod}{{UUID="GPU-d", {card}}}': 0.0625,
-                        },
-                    ),
-                    Question(f"sum({by_pod})", 4, {"{}": 0.5 + 0.75 + 0.25 + 0.125 + 0.0625}),
                 ],
             )
         ],
