@@ -1,6 +1,6 @@
 """A node with a kubelet and a container runtime, on this machine: whoever runs the suite lends it by
-KOORDRA_NODE=NAME[:KUBELET_ROOT:CDI_DIR], with an image of busybox. koordra's node side runs there as
-processes, for a made-up machine whose device nodes no driver serves."""
+KOORDRA_NODE=NAME[:KUBELET_ROOT:CDI_DIR[:NRI_SOCKET]], with an image of busybox. koordra's node side runs
+there as processes, for a made-up machine whose device nodes no driver serves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import pytest
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
-from koordra.errors import Invalid
+from koordra.errors import Invalid, NotFound
 from koordra.imex.daemon import Daemon
 from koordra.imex.supervisor import Supervisor
 from koordra.kube.client import KubeClient
@@ -33,6 +33,7 @@ from tests.e2e.node import device_nodes_can_be_made, unused_majors
 from tests.fakes import driver_homes, imex_daemon
 
 LENT = "KOORDRA_NODE"
+SYSTEM = "koordra-system"
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class KubeletNode:
     name: str
     kubelet_root: Path
     cdi: Path
+    nri: Path
     image: str
 
     @property
@@ -69,16 +71,17 @@ class KubeletNode:
 def lent_node(client: KubeClient) -> KubeletNode:
     said = os.environ.get(LENT)
     if not said:
-        pytest.skip(f"no node with a kubelet is lent ({LENT}=NAME[:KUBELET_ROOT:CDI_DIR])")
+        pytest.skip(f"no node with a kubelet is lent ({LENT}=NAME[:KUBELET_ROOT:CDI_DIR[:NRI_SOCKET]])")
     name, *places = said.split(":")
-    root, cdi = map(Path, places or ("/var/lib/kubelet", "/var/run/cdi"))
+    usual = ("/var/lib/kubelet", "/var/run/cdi", "/var/run/nri/nri.sock")
+    root, cdi, nri = map(Path, (*places, *usual[len(places) :]))
     if not device_nodes_can_be_made(root):
         pytest.skip(f"no device nodes can be made in {root}")
     images = objects.status_of(client.get(kinds.NODES, name)).get("images") or ()
     found = [each for image in images for each in image["names"] if "busybox" in each and "@" not in each]
     if not found:
         pytest.skip(f"node {name} has no image of busybox")
-    return KubeletNode(client, name, root, cdi, found[0])
+    return KubeletNode(client, name, root, cdi, nri, found[0])
 
 
 @contextmanager
@@ -169,6 +172,36 @@ def _supervise(node: KubeletNode, folder: ImexFolder, stop: threading.Event) -> 
     with supervising(folder, stop) as alone:
         if alone:
             Supervisor(folder, Daemon(command, folder.path), Disk(), time.monotonic).run(stop)
+
+
+@contextmanager
+def pod_of(node: KubeletNode, name: str, labels: Mapping[str, str], *arguments: str) -> Iterator[str]:
+    """A pod of koordra's on the network of this machine, as which the API server and the kubelet know a
+    process of koordra's that runs beside it; its name."""
+    name = f"koordra-test-{name}"
+    container = {
+        "name": "main",
+        "image": node.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", "sleep 1000000", "koordra"],
+        "args": list(arguments),
+    }
+    spec = {
+        "nodeName": node.name,
+        "hostNetwork": True,
+        "terminationGracePeriodSeconds": 0,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [container],
+    }
+    metadata = {"name": name, "labels": dict(labels)}
+    with suppress(NotFound):  # of an earlier, killed run
+        node.client.delete(kinds.PODS, name, namespace=SYSTEM, grace_period=0)
+    node.client.create(kinds.PODS, {"metadata": metadata, "spec": spec}, namespace=SYSTEM)
+    try:
+        running(node.client, SYSTEM, name)
+        yield name
+    finally:
+        node.client.delete(kinds.PODS, name, namespace=SYSTEM, grace_period=0)
 
 
 def running(client: KubeClient, namespace: str, *pods: str) -> list[Object]:
