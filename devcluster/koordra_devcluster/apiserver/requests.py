@@ -64,14 +64,24 @@ def access_of(target: Target, request: Request) -> Access:
     """What a request wants, in the words of RBAC."""
     kind, name = target.served.kind, target.name
     match request.method:
+        case "GET" | "HEAD" if name:
+            verb = "get"
         case "GET" | "HEAD":
-            verb = "get" if name else "watch" if flag(request, "watch") else "list"
+            verb, name = "watch" if flag(request, "watch") else "list", _selected_name(request)
         case "DELETE":
             verb = "delete" if name else "deletecollection"
         case method:
             verb = {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(method, method.lower())
     resource = f"{kind.plural}/{target.subresource}" if target.subresource else kind.plural
     return Access(verb, kind.group, resource, target.namespace or "", name)
+
+
+def _selected_name(request: Request) -> str:
+    """Of the one object that a list or watch selects: the name that RBAC judges it by."""
+    terms = dict(
+        term.split("=", 1) for term in request.query.get("fieldSelector", "").split(",") if "=" in term
+    )
+    return terms.get("metadata.name", "").removeprefix("=")
 
 
 def target_of(parts: list[str], kinds: Callable[[str, str, str], Served | None]) -> Target | None:

@@ -42,10 +42,14 @@ def dashboard(
     machine sees it; on any other each request needs a token of somebody who may list Nodes, Pods and
     ResourceClaims of the whole cluster, and HTTPS.
     """
+    from koordra.process.lifecycle import collect_seldom, stop_on_signals
+
+    # Before anything starts a thread, numpy's own included: signals have to be blocked in those too.
+    stop = stop_on_signals()
+
     from koordra.cli.cluster.dashboard.access import is_loopback
     from koordra.controller.cache.fabrics import written_levels
     from koordra.errors import InvalidInput
-    from koordra.process.lifecycle import collect_seldom, stop_on_signals
     from koordra.process.metrics_server import parse_address, serve
 
     levels = written_levels(topology_levels) if topology_levels else None
@@ -58,9 +62,6 @@ def dashboard(
             field="--address",
             remedy=f"give --certificates, or an address of this machine's own: {ADDRESS}",
         )
-    # Before anything starts a thread: signals have to be blocked in those too.
-    stop = stop_on_signals()
-
     from koordra import logs
     from koordra.cli.cluster.cluster_objects import connect
     from koordra.cli.cluster.dashboard.access import Tokens, require_own_name
