@@ -501,7 +501,7 @@ def test_pods_go_to_suitable_nodes_only(
 
 OTHERS = ("cert-manager.io", "monitoring.coreos.com", "security.openshift.io")
 """Groups that a cluster has only with somebody else's parts."""
-SHIPPED = [(path, obj) for path, obj in documents() if not str(obj["apiVersion"]).startswith(OTHERS)]
+SHIPPED = list(documents())
 
 
 @pytest.mark.parametrize(
@@ -514,6 +514,11 @@ def test_every_manifest_is_accepted_as_it_is(
 ) -> None:
     """Strictly: no unknown field, nothing dropped. Nothing is stored."""
     del controller
+    if str(obj["apiVersion"]).startswith(OTHERS):
+        try:
+            client.list(kind_of(obj))
+        except NotFound:
+            pytest.skip(f"this cluster has no {obj['kind']} ({obj['apiVersion']})")
     if obj["kind"] in WEBHOOKS:  # the suite's own, by url, have the name
         obj = {**obj, "metadata": {**obj["metadata"], "name": "koordra-test-dry"}}
     accepted = dry_run(client, obj)
