@@ -90,3 +90,17 @@ def test_each_role_gets_its_least_or_nobody_gets_anything(seed: int) -> None:
         assert isinstance(found, GangPlaced) is case.is_possible(), why
         kinds.add(isinstance(found, GangPlaced))
     assert kinds == {True, False}
+
+
+def test_a_part_that_is_placed_whole_or_not_at_all_is_left_and_said_to_wait() -> None:
+    """Of two cards, three members: a pair that only goes together makes room for the single one."""
+    found = [*device_classes(), node("n"), slice_of([gpu(at, place=place(at)) for at in range(2)], name="n")]
+    members = [
+        member(key, [pod(key, key)], [claim(key, request("gpu", "gpu", 1))]) for key in ("a", "b", "c")
+    ]
+    pair = LeastOf("pair", frozenset({"b", "c"}), 2, or_none=True)
+    gang = GangRequest("g", members, 1, least_of=(pair,))
+    engine = gang_engine(found)
+    answer = with_least_of_each(gang, lambda asked: place_gang(asked, engine))
+    assert isinstance(answer, GangPlaced)
+    assert ([one.key for one in answer.members], answer.left) == (["a"], ("b", "c"))

@@ -168,3 +168,14 @@ def test_who_comes_back_takes_the_seat_of_its_position_wherever_it_is_by_then() 
     assert became[1] is not None
     assert (became[1].pod, became[1].until, became[1].before) == ("new", "", "x")
     assert new == []
+
+
+def test_a_lost_seat_is_not_taken_by_another_position_that_has_its_devices_now() -> None:
+    """Only what nobody had yet goes to whoever has its devices."""
+    lost, never = seat("0", until="x"), replace(seat("1", until="x"), pod="")
+    other = [replace(seat("5", pod=f"new-{at}"), devices=one.devices) for at, one in enumerate((lost, never))]
+    became, new = renewed([lost, never], other, now())
+    assert became[0] == lost
+    assert became[1] is not None
+    assert became[1].pod == "new-1"
+    assert [one.pod for one in new] == ["new-0"]
