@@ -72,7 +72,8 @@ _NONCE: Final = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class ClaimDevice:
-    """One device of a prepared claim; `nodes` are its own device nodes."""
+    """One device of a prepared claim; `nodes` are its own device nodes. `pool`: that of a device which is on
+    no node; one of the node's own is in the pool of its name."""
 
     request: str
     device: str
@@ -84,6 +85,7 @@ class ClaimDevice:
     numa_node: int | None = None
     cpus: str | None = None
     nodes: tuple[DeviceNode, ...] = ()
+    pool: str = ""
 
     @property
     def common(self) -> dict[str, Any]:
@@ -94,7 +96,7 @@ class ClaimDevice:
 CLAIM_DEVICE: Final[Table] = {
     "request": TEXT,
     "device": TEXT,
-    "type": one_of(names.GPU_TYPES | names.NIC_TYPES | {names.TYPE_IMEX}),
+    "type": one_of(names.GPU_TYPES | names.NIC_TYPES | {names.TYPE_IMEX, names.TYPE_REMOTE}),
     "shareID": optional(STRING),
     "uuid": optional(STRING),
     "ibDevice": optional(STRING),
@@ -102,6 +104,7 @@ CLAIM_DEVICE: Final[Table] = {
     "numaNode": optional(INTEGER),
     "cpus": optional(STRING),
     "deviceNodes": ("nodes", DEVICE_NODES),
+    "pool": later(STRING, ""),
 }
 
 

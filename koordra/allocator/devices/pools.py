@@ -87,6 +87,11 @@ class Pool:
     def __str__(self) -> str:
         return "/".join(self.id)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether it has devices that are on no node, which other nodes see too."""
+        return any(not one.selection.node_name for one in self.devices)
+
     def switched(self, cards: Collection[str] | None = None) -> Pool:
         """As if these cards (all) could be had in either mode; counters keep one from being had in both."""
         found = [_without_mode(one) for one in self.switchable if cards is None or card_of(one) in cards]

@@ -25,6 +25,16 @@ def isolations() -> tuple[str, ...]:
     )
 
 
+POOLS: Final = "isolation/"
+"""Begins the names of pools whose devices are on no node: `isolation/remote` are those of the backend
+`remote`. No node has a name with a slash."""
+
+
+def backend_of(pool: str) -> str | None:
+    """The backend whose devices are in the pool; None for that of a node."""
+    return pool.removeprefix(POOLS) or None if pool.startswith(POOLS) else None
+
+
 def wishes() -> tuple[str, ...]:
     """What may be asked for."""
     return (*isolations(), AUTO)

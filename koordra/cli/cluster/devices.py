@@ -63,7 +63,7 @@ def devices(
 
 def _cells(row: Fields, *, wide: bool) -> Sequence[Cell]:
     return (
-        row["node"],
+        row["node"] or "-",
         row["name"] or f"pool {row['pool']}",
         row["model"] or "-",
         row["state"],

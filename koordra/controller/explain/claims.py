@@ -146,7 +146,7 @@ def _allocated(view: ClusterView, claim: Object) -> Object:
     if status == "Allocated" and claims_of.reserved_for(claim):
         status = "InUse"
     node = claims_of.node_of(claim)
-    devices = published(view, claims_of.pools(claim))
+    devices = published(view, claims_of.pools(claim), node=node)
     return {
         **_outcome(status, node, nearness_of(claim, devices)),
         "devices": [dict(result) for result in claims_of.results(claim)],
@@ -163,13 +163,16 @@ def nearness_of(claim: Object, devices: Mapping[DeviceID, PublishedDevice]) -> s
     return level_of([devices[one.device].plain for one in given if one.device in devices])
 
 
-def published(view: ClusterView, pools: Iterable[str]) -> dict[DeviceID, PublishedDevice]:
-    """The devices of koordra's that the engine knows in these pools."""
+def published(
+    view: ClusterView, pools: Iterable[str], *, node: str | None = None
+) -> dict[DeviceID, PublishedDevice]:
+    """The devices of koordra's that the engine knows in these pools: those of nodes, and what this node sees
+    of those that are on none."""
     wanted = {(names.DRIVER, pool) for pool in pools}
+    seen_by = dict.fromkeys([*(pool for _, pool in sorted(wanted)), *([node] if node else [])])
     return {
         one.id: one
-        for pool in wanted
-        for info in filter(None, [view.placer.nodes.get(pool[1])])
+        for info in filter(None, map(view.placer.nodes.get, seen_by))
         for found in info.pools
         if found.id in wanted
         for one in found.devices

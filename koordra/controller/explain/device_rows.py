@@ -10,6 +10,7 @@ from koordra.allocator.devices.inventory import Inventory, Pool, PublishedDevice
 from koordra.allocator.features import Features
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
+from koordra.api.devices import DeviceID
 from koordra.api.objects import Object
 from koordra.placement.holders.device_hold import HOLD, held_seats
 from koordra.quantity import canonical
@@ -31,12 +32,14 @@ def device_rows(cluster: Iterable[Object]) -> list[Object]:
     """One entry per device of koordra's, by node and in the order in which they are published.
 
     A pool that cannot be used is one entry without a device: its state is `Unusable` and `reason` says why.
+    Devices that are on no node are there once, without one.
     """
     found = list(cluster)
     inventory = Inventory.of(found, features=Features.of(None))
     taken, holders = _taken(found)
     nodes = sorted((one for one in found if one.get("kind") == "Node"), key=objects.name)
     rows: list[Object] = []
+    shown = set[DeviceID]()
     for node in nodes:
         for pool in inventory.pools(node):
             if pool.id[0] != names.DRIVER:
@@ -45,10 +48,11 @@ def device_rows(cluster: Iterable[Object]) -> list[Object]:
                 rows.append(_unusable(objects.name(node), pool))
                 continue
             left = available_counters(pool, taken)
+            here = [one for one in pool.devices if one.here and one.id not in shown]
+            shown |= {one.id for one in here if not one.selection.node_name}
             rows += [
-                _device(objects.name(node), one, taken, left, holders.get(one.id, ()))
-                for one in pool.devices
-                if one.here
+                _device(one.selection.node_name or None, one, taken, left, holders.get(one.id, ()))
+                for one in here
             ]
     return rows
 
@@ -71,7 +75,11 @@ def _taken(cluster: Sequence[Object]) -> tuple[Usage, dict[Any, list[str]]]:
 
 
 def _device(
-    node: str, one: PublishedDevice, taken: Usage, left: Mapping[tuple[str, str], Any], holders: Sequence[str]
+    node: str | None,
+    one: PublishedDevice,
+    taken: Usage,
+    left: Mapping[tuple[str, str], Any],
+    holders: Sequence[str],
 ) -> Object:
     shown = {field: one.plain.get(attribute) for field, attribute in _ATTRIBUTES.items()}
     return {

@@ -20,7 +20,7 @@ from koordra.api.devices import DeviceID
 from koordra.api.objects import Fields, Object
 from koordra.api.opaque.configuration import Configuration, configuration
 from koordra.api.opaque.isolation import IsolationPolicy, is_share, published_policy
-from koordra.api.opaque.isolation_words import AUTO
+from koordra.api.opaque.isolation_words import AUTO, backend_of
 from koordra.api.opaque.share_limits import owner_of, resized_claim
 from koordra.errors import InvalidInput
 from koordra.inert import inert
@@ -90,6 +90,8 @@ def _entry(
         accounted = ["admin access: it watches the device and holds nothing of it"]
     elif offered is None:
         accounted = ["the node does not publish the device any more"]
+    elif (word := backend_of(result.device.pool)) is not None:
+        enforced = [f"{one}, by {word}" for one in _amounts(result, *sorted(result.consumed))]
     elif kind == names.TYPE_MIG:
         enforced = ["memory and cores: a partition of the card, kept by the card itself"]
     elif kind == names.TYPE_VF:

@@ -139,7 +139,7 @@ def metadata(record: ClaimRecord, request: str, inventory: NodeInventory) -> byt
 
 
 def _device(record: ClaimRecord, device: DeviceRecord, inventory: NodeInventory) -> Object:
-    found: Object = {"driver": names.DRIVER, "pool": record.pool, "name": device.device}
+    found: Object = {"driver": names.DRIVER, "pool": record.pool_of(device), "name": device.device}
     published = inventory.published.get(device.device)
     if published is not None:
         found["attributes"] = {

@@ -186,6 +186,9 @@ class ClaimRecord:
     hooks: tuple[Hook, ...] = ()
     imex: ImexDomain | None = None
 
+    def pool_of(self, device: DeviceRecord) -> str:
+        return device.pool or self.pool
+
     @property
     def networked(self) -> bool:
         """Whether Prepare planned a network interface for the claim's pod."""

@@ -117,7 +117,7 @@ class DraService:
         for device, cdi_id in zip(record.devices, claim_spec.device_ids(record), strict=True):
             message = self.messages.Device(
                 request_names=[device.request],
-                pool_name=record.pool,
+                pool_name=record.pool_of(device),
                 device_name=device.device,
                 cdi_device_ids=[cdi_id],
             )

@@ -80,9 +80,9 @@ def device_health(inventory: NodeInventory, *, held: Iterable[str] = ()) -> tupl
 
 
 def held_devices(records: Callable[[], Iterable[ClaimRecord]]) -> list[str]:
-    """The devices of prepared claims; none where these cannot be read, which is reported elsewhere."""
+    """The node's devices of prepared claims; none where these cannot be read, which is reported elsewhere."""
     try:
-        return [device.device for record in records() for device in record.devices]
+        return [device.device for record in records() for device in record.devices if not device.pool]
     except KoordraError:
         return []
 

@@ -42,20 +42,24 @@ CheckpointError."""
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """Which limits of a share the backend enforces; the others are counted. `per_card`: it does something to
-    the card itself, so that all shares of the card are its own; `hook`: its edits need koordra-cdi-hook."""
+    the card itself, so that all shares of the card are its own; `hook`: its edits need koordra-cdi-hook;
+    `pool`: it has devices that are on no node (pool `isolation/<name>`), which it makes for a claim on
+    whatever node the pod is."""
 
     memory: bool = False
     cores: bool = False
     per_card: bool = False
     hook: bool = False
+    pool: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
     """One claim's part of one GPU. `index` counts the claim's devices; `uuid` is the GPU's, empty for a claim
-    of which only the uid is known. `memory_bytes` None: all of the card. `cores`: percent reserved, None:
-    none. `journal` is what the backend had written down for it. `of_card`: all that the claim has of the
-    card, as one share, where that is more; `cards`: the GPUs, and instances of them, that the claim has."""
+    of which only the uid is known, and for a device that is on no node. `memory_bytes` None: all of the card.
+    `cores`: percent reserved, None: none. `journal` is what the backend had written down for it. `of_card`:
+    all that the claim has of the card, as one share, where that is more; `cards`: the GPUs, and instances of
+    them, that the claim has."""
 
     claim_uid: str
     index: int

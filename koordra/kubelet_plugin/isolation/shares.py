@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from koordra.api import names
 from koordra.api.allocation import Allocation
 from koordra.api.objects import Object
+from koordra.api.opaque.isolation_words import backend_of
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import InvalidInput
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
@@ -73,13 +74,18 @@ def shares_on(
     )
 
 
-def gpus_of(claim: Object | None, record: ClaimRecord | None, inventory: NodeInventory) -> set[str]:
-    """The node's GPUs, and instances of them, that a claim is to have by its allocation, or has by its
-    record."""
-    found = {device.device for device in record.devices if device.uuid is not None} if record else set()
+def cards_of(claim: Object | None, record: ClaimRecord | None, inventory: NodeInventory) -> set[str]:
+    """The node's GPUs, and instances of them, and the devices of backends, that a claim is to have by its
+    allocation, or has by its record."""
+    devices = record.devices if record else ()
+    found = {device.device for device in devices if device.uuid is not None or device.pool}
     with suppress(InvalidInput):  # who decides refuses it
         allocation = Allocation.of_claim(claim) if claim is not None else None
         results = allocation.results if allocation else ()
         mine = (each.device.device for each in results if each.device.driver == names.DRIVER)
         found |= {name for name in mine if inventory.attributes(name).get(names.ATTR_TYPE) in names.GPU_TYPES}
+        ours = (each.device for each in results if each.device.driver == names.DRIVER)
+        found |= {
+            each.device for each in ours if backend_of(each.pool) is not None and "/" not in each.device
+        }
     return found

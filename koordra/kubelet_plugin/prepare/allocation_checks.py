@@ -68,6 +68,8 @@ def refuse_overcommit(
             device.assignment in prepared for device in wanted.devices if device.device == name
         ):
             continue
+        if uses[0][1].pool:  # claims of other nodes have shares of it, too: the allocator alone sees all
+            continue
         for capacity_name, capacity in sorted(published[name].capacity.items()):
             _refuse_excess(name, capacity_name, capacity, wanted=wanted, uses=uses)
     for device in wanted.devices:

@@ -74,11 +74,11 @@ def _still_allocated(claims: ClaimSource, record: ClaimRecord, *, node: str) -> 
     if allocation is None:
         return False
     given = {
-        (result.device.device, result.share_id)
+        (result.device.pool, result.device.device, result.share_id)
         for result in allocation.results
-        if result.device.driver == names.DRIVER and result.device.pool == node
+        if result.device.driver == names.DRIVER
     }
-    return all((device.device, device.share_id) in given for device in record.devices)
+    return all((record.pool_of(one), one.device, one.share_id) in given for one in record.devices)
 
 
 def known_to_kubelet(file: Path, uids: Iterable[str]) -> frozenset[str] | None:

@@ -45,7 +45,7 @@ from koordra.kubelet_plugin.isolation.backend import IsolationBackend
 from koordra.kubelet_plugin.isolation.card_calls import CardCalls
 from koordra.kubelet_plugin.isolation.card_looks import look_at_cards, suspend_cards
 from koordra.kubelet_plugin.isolation.realisation import CardLook, Journal, Realisation
-from koordra.kubelet_plugin.isolation.shares import gpus_of
+from koordra.kubelet_plugin.isolation.shares import cards_of
 from koordra.kubelet_plugin.network.consumers import Claims, Consumers, holds_nics
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
@@ -275,7 +275,7 @@ class DeviceState:
         record = None
         with self._lock.held(), suppress(CheckpointError):
             record = self._stored.load().get(ref.uid)
-        with self._realisation.alone(gpus_of(claim, record, self._inventory())), self._lock.held():
+        with self._realisation.alone(cards_of(claim, record, self._inventory())), self._lock.held():
             yield
 
     def records(self) -> tuple[ClaimRecord, ...]:

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 from koordra.api import names
 from koordra.api.allocation import DeviceResult
+from koordra.api.opaque.isolation_words import backend_of
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import NO_EDITS, Assignment, ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.publish.devices import MigDevice
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.claim_network import NetworkKind
 from koordra.node_state.claim_ref import ClaimRef
+from koordra.node_state.strict_json import Pairs
 from koordra.quantity import canonical
 from koordra.topology.location import DeviceNode
 from koordra.topology.machine import Gpu, Nic
@@ -36,6 +38,9 @@ def identified(
     """The device of one result, without edits. `before` is the claim's record in the checkpoint. Raises
     PrepareError for a device that is not here, not certain, or another one than before."""
     name = result.device.device
+    word = backend_of(result.device.pool)
+    if word is not None:
+        return _on_no_node(ref, result, word)
     if result.device.pool != pool:
         raise PrepareError(f"{ref}: {name} is of pool {result.device.pool}, and this node's is {pool}")
     earlier = next((known for known in before.devices if known.device == name), None) if before else None
@@ -57,6 +62,30 @@ def identified(
     return record
 
 
+def _on_no_node(ref: ClaimRef, result: DeviceResult, word: str) -> DeviceRecord:
+    """A device of a backend's pool, of which the backend alone knows what it is."""
+    name = result.device.device
+    if not name.startswith(f"{word}-") or "/" in name:
+        raise PrepareError(
+            f"{ref}: NodeUnsuitable: {name} is of pool {result.device.pool}, whose devices are called {word}-..., so that no "
+            "node has one of that name; have them published so"
+        )
+    if result.admin_access:
+        raise PrepareError(f"{ref}: NodeUnsuitable: {name} is on no node, and cannot be had with adminAccess")
+    return DeviceRecord(
+        request=result.request,
+        device=name,
+        type=names.TYPE_REMOTE,
+        share_id=result.share_id,
+        pool=result.device.pool,
+        consumed=_consumed(result),
+    )
+
+
+def _consumed(result: DeviceResult) -> Pairs:
+    return tuple(sorted((name, canonical(amount)) for name, amount in result.consumed.items()))
+
+
 def _recorded(ref: ClaimRef, result: DeviceResult, inventory: NodeInventory) -> DeviceRecord:
     """Raises PrepareError for a device whose identity or device nodes are not known."""
     device, place = inventory.device(result.device.device), inventory.place(result.device.device)
@@ -67,7 +96,7 @@ def _recorded(ref: ClaimRef, result: DeviceResult, inventory: NodeInventory) -> 
         identity="",
         share_id=result.share_id,
         admin_access=bool(result.admin_access),
-        consumed=tuple(sorted((name, canonical(amount)) for name, amount in result.consumed.items())),
+        consumed=_consumed(result),
         numa_node=place.location.numa if place else None,
         cpus=inventory.machine.cpus_near(place) if place else None,
     )

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from koordra.api import names
 from koordra.api.opaque.configuration import Configuration
 from koordra.api.opaque.isolation import IsolationPolicy, are_apart, is_share
+from koordra.api.opaque.isolation_words import AUTO, backend_of
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import CardRecord
@@ -37,18 +38,20 @@ def isolated_shares(
     cards: Mapping[str, CardRecord],
     fits: Fits,
 ) -> list[IsolatedShare | None]:
-    """The backend's part in each device; None for one that is not a GPU, or is allocated with adminAccess. A
+    """The backend's part in each device; None for one that is neither a GPU nor a backend's own, or is
+    allocated with adminAccess. A
     prepared device keeps its isolation: a policy is about what starts. Raises PrepareError."""
     found: list[IsolatedShare | None] = []
     others = [holder for holder in holders if holder.ref.uid != record.ref.uid]
     for index, device in enumerate(record.devices):
-        if device.uuid is None or device.admin_access:
+        if (device.uuid is None and not device.pool) or device.admin_access:
             found.append(None)
             continue
         kept = prepared.get(device.assignment)
-        word = (kept and kept.isolation) or _decided(record, device, config, inventory, others)
+        decided = _own(record, device, config) or (kept and kept.isolation)
+        word = decided or _decided(record, device, config, inventory, others)
         backend = backends.get(word)
-        if backend is None:
+        if backend is None or (device.pool and not backend.capabilities.pool):
             raise PrepareError(
                 f"{record.ref}: BackendUnavailable: isolation {word!r} is not available on this node; "
                 f"available: {', '.join(sorted(backends))}"
@@ -66,6 +69,17 @@ def isolated_shares(
             share = replace(share, journal=kept.journal)
         found.append(IsolatedShare(backend, share, config.gpu(first)))
     return found
+
+
+def _own(record: ClaimRecord, device: DeviceRecord, config: Configuration) -> str | None:
+    """The backend whose own the device is; None for one of the node. Raises PrepareError where another one is
+    asked for."""
+    word, asked = backend_of(device.pool), config.isolation(device.request).word
+    if word is not None and asked not in (None, AUTO, word):
+        raise PrepareError(
+            f"{record.ref}: BackendUnavailable: {device.device}: isolation: requested {asked}, and the device is {word}'s own"
+        )
+    return word
 
 
 def _decided(

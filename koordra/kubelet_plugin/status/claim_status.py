@@ -32,7 +32,7 @@ retried later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -145,7 +145,7 @@ def _with_conditions(
 
 def _entry(record: ClaimRecord, device: DeviceRecord) -> Object:
     share = {"shareID": device.share_id} if device.share_id else {}
-    return {"driver": names.DRIVER, "pool": record.pool, "device": device.device, **share}
+    return {"driver": names.DRIVER, "pool": record.pool_of(device), "device": device.device, **share}
 
 
 def _nic_entry(
@@ -199,13 +199,15 @@ def _condition(kind: str, status: bool | None, reason: str, message: str) -> Obj
     }
 
 
-def merged(existing: Iterable[Object], wanted: Iterable[Object], *, pool: str, now: str) -> list[Object]:
-    """The list with our entries of this pool replaced. Of one that is no longer wanted others' conditions
+def merged(
+    existing: Iterable[Object], wanted: Iterable[Object], *, pools: Collection[str], now: str
+) -> list[Object]:
+    """The list with our entries of these pools replaced. Of one that is no longer wanted others' conditions
     stay, if it has any."""
     found = {device_key(entry): entry for entry in existing}
     entries = {device_key(entry): entry for entry in wanted}
     for key, entry in list(found.items()):
-        if key[:2] == (names.DRIVER, pool) and key not in entries:
+        if key[0] == names.DRIVER and key[1] in pools and key not in entries:
             found[key] = merged_entry(entry, {"conditions": ()}, now=now, own=_OURS)
             if not found[key]["conditions"]:
                 del found[key]
@@ -290,7 +292,8 @@ class ClaimStatusWriter(Wakeable):
                 warn_pods(self._client, claim, reason=NO_NETWORK, message=NO_NETWORK_MESSAGE, now=now)
             for each in lost[:1]:
                 warn_pods(self._client, claim, reason=each.reason, message=each.message, now=now)
-            devices = merged(before, wanted, pool=record.pool, now=now)
+            pools = {record.pool, *map(record.pool_of, record.devices)}
+            devices = merged(before, wanted, pools=pools, now=now)
             if devices != before:
                 self._client.patch(
                     kinds.RESOURCE_CLAIMS,

@@ -207,6 +207,8 @@ class NodeFit:
         devices = info.devices
         if where is None or devices.node_class is None or engine.policy is None:
             return None
+        if any(pool.is_shared for pool in info.pools):
+            return None
         tables = _kept(asks, "tables")
         key = where if where[0] is info else (devices.node_class, devices.honors_partitions)
         if key not in tables:

@@ -58,13 +58,13 @@ _MOST_COMBINATIONS: Final = 20_000
 class NodeSearch:
     engine: Engine
     budget: int = 1
-    _pools: dict[tuple[str, Rails], tuple[list[Pool], tuple[int, ...]]] = field(default_factory=dict)
+    _pools: dict[tuple[str, Rails | None], tuple[list[Pool], tuple[int, ...]]] = field(default_factory=dict)
 
     def search(self, info: NodeInfo, alike: Alike, rails: Rails | None) -> tuple[Fit | None, bool]:
         """The node's assignments for these members, on these rails; whether a better answer is not known."""
         engine, members = self.engine, [member for _, own in alike for member in own]
         whole, taken = together(engine, members), engine.index.taken
-        pools, positions = (None, None) if rails is None else self._on_rails(info, rails)
+        pools, positions = self._offered(info, rails)
         if len(members) > 1 and any(
             joint.enforcement is Enforcement.PREFERRED for claim in whole.asked for joint in claim.joints
         ):
@@ -106,9 +106,14 @@ class NodeSearch:
         )
         return self.engine.search(resolved, info, taken, placement=placement, pools=pools)
 
-    def _on_rails(self, info: NodeInfo, rails: Rails) -> tuple[list[Pool], tuple[int, ...]]:
-        """The node's pools without the NICs that are on other rails, and the positions on the node of the
-        devices that are left."""
+    def _offered(
+        self, info: NodeInfo, rails: Rails | None
+    ) -> tuple[list[Pool] | None, tuple[int, ...] | None]:
+        """The node's pools without what its members cannot have, and the positions on the node of the devices
+        that are left; None where that is all: NICs that are on other rails, and devices that are on no node,
+        which the members on another node would be given too."""
+        if rails is None and not any(pool.is_shared for pool in info.pools):
+            return None, None
         found = self._pools.get((info.name, rails))
         if found is None:
             pools, positions, start = [], list[int](), 0
@@ -116,7 +121,8 @@ class NodeSearch:
                 kept = [
                     at
                     for at, offered in enumerate(pool.devices)
-                    if offered.kind != NIC or rail_of(offered.plain) in rails
+                    if offered.selection.node_name
+                    and (rails is None or offered.kind != NIC or rail_of(offered.plain) in rails)
                 ]
                 dropped = [
                     (offered.id, offered.device) for at, offered in enumerate(pool.devices) if at not in kept

@@ -13,6 +13,8 @@ from koordra.kubelet_plugin.cdi.device_edits import variables
 from koordra.placement.gang import Fixed, GangPlaced, GangRequest, GangUnsatisfiable, gang_members, node_fit
 from koordra.placement.gang.node_search import NodeSearch
 from koordra.placement.index import NodeInfo
+from tests.fakes import gang_engine
+from tests.unit.allocator.machines import claim, pod, request
 from tests.unit.gang_placement.clusters import answered, cluster, placed, workers
 
 
@@ -112,3 +114,51 @@ def test_pods_of_a_later_wave_take_the_ranks_of_those_that_ended() -> None:
     answer = placed(cluster(a=2), GangRequest("g", [member], 4, fixed=stay))
     assert [one.rank for one in answer.members] == [0]
     assert answer.size == 4
+
+
+def everybodys(count: int, **spec: Any) -> list[dict[str, Any]]:
+    """A class, and devices of it that are on no node."""
+    chosen = 'device.attributes["koordra.io"].type == "remote-gpu"'
+    return [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": "remote"},
+            "spec": {"selectors": [{"cel": {"expression": chosen}}]},
+        },
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": "remote"},
+            "spec": {
+                "driver": "koordra.io",
+                "allNodes": True,
+                "pool": {"name": "isolation/remote", "generation": 1, "resourceSliceCount": 1},
+                "devices": [
+                    {
+                        "name": f"remote-{at}",
+                        "attributes": {"koordra.io/type": {"string": "remote-gpu"}},
+                        **spec,
+                    }
+                    for at in range(count)
+                ],
+            },
+        },
+    ]
+
+
+def test_devices_that_are_on_no_node_are_given_to_no_member_and_keep_nobody_away() -> None:
+    """Each node would give the same ones to its members."""
+    objects = [*cluster(a=2), *everybodys(2)]
+    asked = request("gpu")
+    asked["exactly"]["deviceClassName"] = "remote"
+    members = [
+        gang_engine.member(f"default/w{at}", [pod(f"w{at}", f"w{at}")], [claim(f"w{at}", asked)], index=at)
+        for at in range(2)
+    ]
+    answer = answered(objects, GangRequest("g", members, 2))
+    assert isinstance(answer, GangUnsatisfiable)
+    assert answer.most == 0
+    beside, alone = (placed(all_of, GangRequest("g", workers(2, 8), 2)) for all_of in (objects, cluster(a=2)))
+    assert beside.members == alone.members
+    assert beside.score == alone.score

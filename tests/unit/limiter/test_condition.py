@@ -235,7 +235,7 @@ def test_other_peoples_conditions_on_our_gpus_stay() -> None:
     }
     key = {"driver": "koordra.io", "pool": "n1", "device": "gpu-0"}
     before = [{**key, "conditions": [isolated, ours]}, {**key, "device": "nic-0", "conditions": [ours]}]
-    assert merged(before, [], pool="n1", now="now") == [{**key, "conditions": [isolated]}]
+    assert merged(before, [], pools={"n1"}, now="now") == [{**key, "conditions": [isolated]}]
 
 
 class CountedStop(threading.Event):

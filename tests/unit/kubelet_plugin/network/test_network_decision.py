@@ -681,15 +681,17 @@ def test_entries_of_others_and_times_that_still_hold_stay() -> None:
     condition = {"type": "Ready", "status": "True", "reason": "Attached", "message": "m"}
     ours = {"driver": "koordra.io", "pool": "node-a", "device": "x", "conditions": [condition]}
     foreign = {"driver": "gpu.example.com", "pool": "node-a", "device": "x"}
-    first = merged([foreign], [ours], pool="node-a", now="T1")
+    first = merged([foreign], [ours], pools={"node-a"}, now="T1")
     assert first[0] == foreign
     assert first[1]["conditions"] == [{**condition, "lastTransitionTime": "T1"}]
     users = {"type": "Checked", "status": "True", "lastTransitionTime": "T0"}
     first[1]["conditions"].append(users)
-    again = merged(first, [ours], pool="node-a", now="T2")
+    again = merged(first, [ours], pools={"node-a"}, now="T2")
     assert again == first
     changed = {**ours, "conditions": [{**condition, "status": "False"}]}
-    assert merged(again, [changed], pool="node-a", now="T3")[1]["conditions"][0]["lastTransitionTime"] == "T3"
+    assert (
+        merged(again, [changed], pools={"node-a"}, now="T3")[1]["conditions"][0]["lastTransitionTime"] == "T3"
+    )
 
 
 def test_the_status_is_written_once_and_again_when_it_changes(roce: PluginNode) -> None:
