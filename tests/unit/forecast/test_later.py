@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from koordra.placement.policy.departures import Departures, spread
 from koordra.placement.policy.durations import ENOUGH, HORIZON, MOST_KINDS, Durations, kind_of
 from tests.unit.allocator.machines import request
 from tests.unit.dashboard.scene import NOW, Site, fleet, running, waiting
+from tests.unit.reservations.test_reservations import reservation
+from tests.unit.reservations.test_reserved_seats import cluster, without_holds
 
 HOUR = 3600.0
 
@@ -141,6 +143,23 @@ def test_ends_are_learned_from_claims_that_asked_the_same() -> None:
     for _ in range(ENOUGH):
         other.add(kind.replace("default/", "stranger/"), 5 * HOUR)
     assert later(made, durations=other)["next"].at is None
+
+
+@pytest.mark.parametrize("is_filled", [True, False])
+def test_what_is_held_until_a_time_is_given_back_then(is_filled: bool) -> None:
+    """Both cards of a node for an hour from a quarter past: by a DeviceHold that is there, or one that the
+    passes make of the Reservation."""
+    now = datetime(2026, 11, 21, 0, 30, tzinfo=UTC)
+    asked = {"kind": "Reservation", "apiVersion": "koordra.io/v1alpha1", **reservation(count=2)}
+    asked["metadata"] |= {"uid": "uid-r", "resourceVersion": "1", "creationTimestamp": "2026-11-21T00:15:00Z"}
+    made = [*without_holds(team="b", count=1), asked]
+    if is_filled:
+        (hold,) = (one for one in cluster(team="b", count=1) if one["kind"] == "DeviceHold")
+        metadata = {**hold["metadata"], "uid": "uid-h", "resourceVersion": "1"}
+        made.append({**hold, "apiVersion": "koordra.io/v1alpha1", "metadata": metadata})
+    (found,) = fits_later(forecast(tables_of(made), Terms(now))).values()
+    assert (found.at, found.after) == (2700.0, ())
+    assert str(found) == "forecast: it fits in about 45 min, when what is held is given back"
 
 
 def test_what_never_fits_and_what_nobody_knows_is_said() -> None:

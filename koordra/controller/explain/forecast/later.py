@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from koordra.api import objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.allocation.hold_object import first_end
 from koordra.controller.explain.forecast.ends import ANNOTATION, End, Ends
 from koordra.controller.explain.forecast.forecast import Forecast, come_to_rest, taken_in
 from koordra.controller.explain.forecast.intake import Intake
@@ -98,6 +98,8 @@ class _Future:
         self._taken, self._cache = taken, taken.reconciler.cache
         self._ends = Ends(self._cache, taken.terms.now, taken.terms.durations, taken.terms.read)
         self._fits: dict[str, Later] = {}
+        self._noted = set[float]()
+        """Unix times at which holds end."""
 
     def run(self, most: int) -> Mapping[str, Later]:
         running = sorted(self._cache.claim_index.held)
@@ -105,12 +107,11 @@ class _Future:
         departures = Departures[tuple[str, End] | None](
             (end.at, (key, end)) for key, end in ends.items() if end is not None
         )
-        for at in self._given_back():
-            departures.add(at, None)
         come_to_rest(self._taken)
         if self._taken.stand_ins:
             self._taken.take(PODS, self._taken.stand_ins)
             come_to_rest(self._taken)
+        self._note_holds(departures)
         held = set(self._cache.claim_index.held)
         self._note_new(held - set(running), 0.0, departures)
         waiting, at = {key for key in self._waiting() if key not in held}, 0.0
@@ -124,6 +125,7 @@ class _Future:
                 self._end(key)
             self._taken.clock = max(self._taken.clock, at)
             come_to_rest(self._taken)
+            self._note_holds(departures)
             fit = waiting & self._cache.claim_index.held
             after = tuple((key, end.how) for key, end in ended[-MOST_NAMED:])
             self._fits |= {key: Later(at, after) for key in fit}
@@ -144,14 +146,15 @@ class _Future:
             if (end := self._ends.of_new(key)) is not None:
                 departures.add(at + end.at, (key, end))
 
-    def _given_back(self) -> Iterator[float]:
-        """When something that is held for somebody is held no longer: the passes see to that."""
+    def _note_holds(self, departures: Departures[tuple[str, End] | None]) -> None:
+        """When something that is held for somebody is held no longer: the passes see to that. They have made
+        these holds, too, of reservations that were not filled yet."""
         for hold in self._cache.holds.values():
             for said in objects.mappings(objects.spec_of(hold).get("seats")):
-                until = Seat.read(said).until
-                if until:
-                    left = (_instant(until) - self._taken.terms.now).total_seconds()
-                    yield max(0.0, left)
+                end = first_end([Seat.read(said).until])
+                if end is not None and end not in self._noted:
+                    self._noted.add(end)
+                    departures.add(max(0.0, end - self._taken.terms.now.timestamp()), None)
 
     def _end(self, key: str) -> None:
         """The claim and its pods are gone."""
@@ -161,7 +164,3 @@ class _Future:
         if (claim := self._cache.claims.get(key)) is not None:
             copy.lose(RESOURCE_CLAIMS, claim)
         self._cache.apply(copy.source.changes())
-
-
-def _instant(text: str) -> datetime:
-    return datetime.fromisoformat(text)
