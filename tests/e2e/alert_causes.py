@@ -36,6 +36,7 @@ from koordra.nri.verify.verification import Verification
 from koordra.process import lifecycle, progress
 from koordra.process.progress import watched
 from koordra.process.watchdog import LOOKS, Watchdog
+from tests.e2e.prometheus import HEALTHY, UP
 from tests.fakes import node_files
 from tests.fakes.node_claims import NODE
 from tests.fakes.slice_api import FakeSliceApi
@@ -46,10 +47,6 @@ from tests.unit.kubelet_plugin.sampling.test_sampler import MINE, OTHERS, Cards,
 from tests.unit.limiter.test_report import GIB, UUID, counted, refused
 from tests.unit.nri.node_state import guarded_json, write
 from tests.unit.nri.verify.test_verify import FakeNode, spec
-
-HEALTHY: Final = 20
-"""Minutes before the cause."""
-UP: Final = "# TYPE up gauge\nup{{}} {}\n"
 
 
 @dataclass

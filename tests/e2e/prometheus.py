@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -23,6 +23,11 @@ from tests.e2e.conftest import CACHE
 from tests.e2e.debian import unpacked
 from tests.patience import PATIENCE
 
+HEALTHY: Final = 20
+"""Minutes before a cause."""
+FIRED: Final = HEALTHY + 30
+UP: Final = "# TYPE up gauge\nup{{}} {}\n"
+"""As Prometheus writes it of a target."""
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "kustomize"
 
 
@@ -92,6 +97,8 @@ class Scrapes:
         for job, text in texts.items():
             for name, value in self._samples(job, text):
                 first, more = (value - since, pace) if "_timestamp_seconds" in name else (value, 0.0)
+                if "_oldest_seconds" in name and value:  # an age
+                    more = 60.0
                 values = self.series.setdefault(name, [])
                 values += ["_"] * (self.minutes - len(values))
                 values += [repr(first + more * minute) for minute in range(minutes)]
@@ -113,6 +120,29 @@ class Question:
     query: str
     minute: int
     wanted: Mapping[str, float]
+
+
+def alert_case(
+    name: str,
+    before: Mapping[str, str],
+    stands: Sequence[Mapping[str, str]],
+    *,
+    since: float = 0.0,
+    goes_on: bool = False,
+    number: int = 0,
+) -> tuple[str, Scrapes, list[Question]]:
+    """That the alert fires when its cause has stood for a while, and not before. `before` and `stands`: what
+    was scraped, the latter a minute apart, its last one for good; `since`: Unix time of minute 0; `goes_on`:
+    what is dated is done again each minute while all is well."""
+    scrapes, pace = Scrapes(), 60.0 if goes_on else 0.0
+    scrapes.take(before, minutes=HEALTHY, since=since, pace=pace)
+    for texts in stands:
+        scrapes.take(texts, since=since - pace * HEALTHY)
+    scrapes.take(stands[-1], minutes=FIRED + 1 - scrapes.minutes, since=since - pace * HEALTHY)
+    fires = f'ALERTS{{alertname="Koordra{name}",alertstate="firing"}}'
+    fired = f"clamp_max(count(count_over_time({fires}[{FIRED - HEALTHY - 1}m])) or vector(0), 1)"
+    questions = [Question(fired, HEALTHY - 1, {"{}": 0}), Question(fired, FIRED, {"{}": 1})]
+    return f"{name} {number}", scrapes, questions
 
 
 def ask(folder: Path, binaries: Path, cases: Sequence[tuple[str, Scrapes, Sequence[Question]]]) -> None:

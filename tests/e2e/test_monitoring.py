@@ -23,8 +23,8 @@ from koordra.kubelet_plugin.sampling.nvml_cards import NvmlCards, Utilisation
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.nri.hook.ledger import Granted, GrantedDevice, Ledger
 from tests.e2e import prometheus
-from tests.e2e.alert_causes import CAUSES, HEALTHY, World
-from tests.e2e.prometheus import DEPLOY, Question, Scrapes, ask
+from tests.e2e.alert_causes import CAUSES, World
+from tests.e2e.prometheus import DEPLOY, Question, Scrapes, alert_case, ask
 from tests.fakes import nvml_library
 from tests.fakes.nvml_library import FakeNvml
 from tests.machines import catalogue
@@ -34,7 +34,6 @@ from tests.unit.limiter.test_report import GIB
 
 pytestmark = pytest.mark.e2e
 
-FIRED = HEALTHY + 30
 ALERTS = {
     rule["alert"].removeprefix("Koordra"): rule
     for group in yaml.safe_load((DEPLOY / "prometheus-rules" / "alerts.yaml").read_text())["spec"]["groups"]
@@ -49,20 +48,13 @@ def test_every_alert_fires_for_its_cause_and_not_before(tmp_path: Path, binaries
         for number, cause in enumerate(causes):
             folder = tmp_path / f"{name}-{number}"
             folder.mkdir()
-            world, scrapes = World(folder), Scrapes()
+            world = World(folder)
             steps = cause(world)
             next(steps)
-            pace = 60.0 if world.goes_on else 0.0
             before, stands = world.texts(), [world.texts() for _ in steps]
-            since = world.since
-            scrapes.take(before, minutes=HEALTHY, since=since, pace=pace)
-            for texts in stands:
-                scrapes.take(texts, since=since - pace * HEALTHY)
-            scrapes.take(stands[-1], minutes=FIRED + 1 - scrapes.minutes, since=since - pace * HEALTHY)
-            fires = f'ALERTS{{alertname="Koordra{name}",alertstate="firing"}}'
-            fired = f"clamp_max(count(count_over_time({fires}[{FIRED - HEALTHY - 1}m])) or vector(0), 1)"
-            questions = [Question(fired, HEALTHY - 1, {"{}": 0}), Question(fired, FIRED, {"{}": 1})]
-            cases.append((f"{name} {number}", scrapes, questions))
+            cases.append(
+                alert_case(name, before, stands, since=world.since, goes_on=world.goes_on, number=number)
+            )
     ask(tmp_path, binaries, cases)
 
 
@@ -240,7 +232,7 @@ def test_every_query_of_a_dashboard_is_promql(tmp_path: Path, binaries: Path) ->
 @pytest.mark.slow
 def test_every_query_runs_on_a_whole_cluster(tmp_path: Path, binaries: Path) -> None:
     """The demo's, as it stays: no query is an error, those that are about something there have it, and the
-    figures are the cluster's."""
+    figures are the cluster's. Slow: the demo takes a minute by itself."""
     folder = Path(tempfile.mkdtemp(prefix="km-"))
     command = [
         sys.executable,

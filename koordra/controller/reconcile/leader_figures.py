@@ -229,12 +229,13 @@ class LeaderFigures:
         gangs: Mapping[str, int],
         waiting: WaitingGroups,
         seat_end: float | None,
-        quotas: Rows,
+        quotas: Callable[[], Rows],
         refused_nodes: int,
         native: NativeDevices,
         capacity: ClusterCapacity | None,
     ) -> None:
-        """While `shown`. Without a capacity, while it is not known yet, it stays as it was."""
+        """While `shown`. Without a capacity, while it is not known yet, it stays as it was. `quotas` is asked
+        at each scrape: what they count comes between passes, too."""
         self._claims.set({(state,): number for state, number in claims.items()})
         self._gangs.set({(phase,): number for phase, number in gangs.items()})
         found = waiting.figures()
@@ -243,7 +244,7 @@ class LeaderFigures:
         self._seat_end.hide()
         if seat_end is not None:
             self._seat_end.set({(): seat_end})
-        self._quotas.set(quotas)
+        self._quotas.follow(quotas)
         self._refused.set({(): refused_nodes})
         self._native.set(dict(native.counts()))
         if capacity is not None:

@@ -317,7 +317,9 @@ class Reconciler:
                     gangs=self.allocation.gangs.counts(),
                     waiting=self.waiting,
                     seat_end=first_end(each.seat.until for each in self.allocation.gangs.holds.held()),
-                    quotas={(*line,): used for line, used in self.allocation.queue.quotas.used().items()},
+                    quotas=lambda: {
+                        (*line,): used for line, used in self.allocation.queue.quotas.used().items()
+                    },
                     native=self._native,
                     refused_nodes=self.allocation.conflicts.refused,
                     capacity=self._capacity if is_known else None,
