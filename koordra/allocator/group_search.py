@@ -31,7 +31,7 @@ from koordra.allocator.search.feasibility import candidates_of, enough, narrow, 
 from koordra.allocator.search.packing import packed, tries_before_packing
 from koordra.allocator.search.partial_choice import Clauses, PartialChoice
 from koordra.allocator.search.search import BUDGET, MOST_BUDGET, Search
-from koordra.allocator.search.solution import NOTHING, CostPair, Outcome
+from koordra.allocator.search.solution import NOTHING, CostPair, Outcome, Placed
 from koordra.api.devices import DeviceID
 from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.effort import spend
@@ -160,8 +160,8 @@ class GroupSearch:
         chosen: Mapping[tuple[int, str], Collection[DeviceID]],
         *,
         honors_partitions: bool,
-    ) -> tuple[dict[str, int], CostPair] | None:
-        """What this very choice costs on a node, by its TERMS, and as choices are compared.
+    ) -> tuple[dict[str, int], CostPair, tuple[Placed, ...]] | None:
+        """What this very choice costs on a node, by its TERMS, and as choices are compared; and the choice.
         `chosen`: the devices of each claim (by position) and label. None where it may not be made, and where
         nothing is scored."""
         if self.policy is None:
@@ -189,7 +189,7 @@ class GroupSearch:
                 search.unwind()
             if found.solution is not None:
                 relaxed = RELAXATION * sum(steps)
-                return {TERMS[0]: relaxed, **told.told}, found.cost.plus(relaxed)
+                return {TERMS[0]: relaxed, **told.told}, found.cost.plus(relaxed), found.solution
         return None
 
     def _relaxations(self, state: AllocationState) -> list[tuple[tuple[int, ...], tuple[Rule, ...]]]:

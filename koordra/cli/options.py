@@ -105,6 +105,13 @@ topology_levels = click.option(
     "row=example.com/row,rack=example.com/rack.  [default: Topology objects, else the labels koordra knows]",
 )
 
+scoring_strategy = click.option(
+    "--scoring-strategy",
+    default="",
+    help="Which of the nodes that are worth the same to a claim: the fullest or the emptiest by these weights, "
+    "MostAllocated:koordra.io/gpu-memory=3,cpu=1,memory=1 (or LeastAllocated).  [default: nodes are not weighed]",
+)
+
 log_level = click.option("--log-level", type=click.Choice(LEVELS), default="info")
 
 

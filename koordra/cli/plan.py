@@ -25,6 +25,7 @@ from koordra.controller.cache.fabrics import written_levels
 from koordra.errors import InvalidInput
 from koordra.inert import inert
 from koordra.placement import Plan
+from koordra.placement.candidates.node_scoring import written_strategy
 from koordra.placement.defragment.cluster import free, shape_of
 
 MOST_LINES = 8
@@ -40,6 +41,7 @@ MOST_LINES = 8
 @options.policy
 @options.features
 @options.topology_levels
+@options.scoring_strategy
 @options.output("table", "json", "yaml")
 @options.flag(
     "--together", "Claims that no pod uses go to one node, as if one pod in each namespace used them."
@@ -59,6 +61,7 @@ def plan_command(
     policy: str,
     features: str | None,
     topology_levels: str,
+    scoring_strategy: str,
     output: str,
     together: bool,
     fail_if_waiting: bool,
@@ -88,7 +91,9 @@ def plan_command(
         return
     with progress("planning", silent=silent):
         levels = written_levels(topology_levels) if topology_levels else None
-        asked = what_if(manifests, Assumed(policy, features, together, levels, groups), datetime.now(UTC))
+        scoring = written_strategy(scoring_strategy) if scoring_strategy else None
+        assumed = Assumed(policy, features, together, levels, scoring, groups)
+        asked = what_if(manifests, assumed, datetime.now(UTC))
         found = asked.plan()
         grown = asked.scale_up(groups) if groups else None
     for line in asked.notes:

@@ -318,7 +318,7 @@ def _term(
         report=report,
         starves_after=settings.starves_after,
         preemption=settings.preemption,
-        placer=Placer(learned=store.read(), asks_again=True),
+        placer=Placer(learned=store.read(), asks_again=True, scoring=settings.scoring),
         latency=latency,
         quotas=quotas,
         immediate=settings.immediate,

@@ -10,6 +10,7 @@ from koordra.controller.cache.fabrics import written_levels
 from koordra.controller.cache.immediate_claims import MOST_DEVICES, ImmediateRules
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.reconcile.leadership import LeaseTimes
+from koordra.placement.candidates.node_scoring import ScoringStrategy, written_strategy
 from koordra.topology.network_topology import Levels
 
 
@@ -21,7 +22,8 @@ class Settings:
     GPU's objects are served; `training_jobs`: TrainingJobs are. `peer_annotations`: pods of the shim get the
     annotations that their old stack's readers look for. `node_metrics`: each node has series of its own
     (reconcile/leader_figures). `immediate_annotation` and `immediate_devices` as in
-    cache/immediate_claims; `topology_levels` as in cache/fabrics, empty: nobody says. `autoscale`:
+    cache/immediate_claims; `topology_levels` as in cache/fabrics, empty: nobody says; `scoring_strategy` as
+    in placement/candidates/node_scoring, empty: nodes are not weighed. `autoscale`:
     the groups of nodes that may be asked for (controller/autoscale); None: nobody looks."""
 
     identity: str
@@ -38,7 +40,12 @@ class Settings:
     immediate_annotation: bool = False
     immediate_devices: int = MOST_DEVICES
     topology_levels: str = ""
+    scoring_strategy: str = ""
     autoscale: AutoscaleSettings | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput for what cannot be read, before anything starts."""
+        _ = self.levels, self.scoring
 
     @property
     def immediate(self) -> ImmediateRules:
@@ -48,3 +55,8 @@ class Settings:
     def levels(self) -> Levels | None:
         """Raises InvalidInput."""
         return written_levels(self.topology_levels) if self.topology_levels else None
+
+    @property
+    def scoring(self) -> ScoringStrategy | None:
+        """Raises InvalidInput."""
+        return written_strategy(self.scoring_strategy) if self.scoring_strategy else None

@@ -4,10 +4,12 @@
                                             ▲              │ result cache, by NodeClassUsage
                           nodes that changed┘              └ ceiling: the best cost so far
 
-A cost is an ordered pair: what the claim pays (relaxation ... compactness: the table in `score`), then,
-after PreferNoSchedule taints of the node, what the cluster pays: the rest of the written cost, or before it,
-where the workload is known and claim and policy leave the choice to it, the expected waste, of devices inside
-the search, of a node by what else is free on it (`learned_order`). Equals: the node named first.
+A cost is an ordered pair: what the claim pays (relaxation ... compactness: the table in `score`), then, after
+PreferNoSchedule taints of the node and how full it is by the operator's weights (`node_scoring`; of its best
+placement, which is chosen without regard to that), what the cluster pays: the rest of the written cost, or
+before it, where the workload is known and claim and policy leave the choice to it, the expected waste, of
+devices inside the search, of a node by what else is free on it (`learned_order`). Equals: the node named
+first.
 
 `plan()`, the controller, forecasts, preemption and gangs whose members are placed one by one call `decide` or
 `fits`; `explain.explain` says why a group fits nowhere. Gangs placed as a whole (`gang/`) ask one node of
@@ -32,7 +34,7 @@ from koordra.allocator.reasons import Reason
 from koordra.allocator.request.requests import ResolvedClaim, refuse_bad_selectors, resolve
 from koordra.allocator.score import policy_of
 from koordra.allocator.search.search import BUDGET, MOST_BUDGET
-from koordra.allocator.search.solution import CostPair
+from koordra.allocator.search.solution import CostPair, Placed
 from koordra.api import names
 from koordra.api.claims import ResourceClaim
 from koordra.api.opaque.parameters import PlacementPolicy
@@ -46,10 +48,12 @@ from koordra.placement.candidates.candidate_list import (
     Result,
     Unit,
     Where,
+    ceiling_of,
     first_of,
     offer_of,
 )
 from koordra.placement.candidates.decision import Decision, Undecided, unplaced
+from koordra.placement.candidates.node_scoring import ScoringStrategy
 from koordra.placement.holders.kept_devices import offer_of_reserved
 from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.policy.learned_order import Failed, Learned, LearnedOrder
@@ -57,6 +61,8 @@ from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.placement.request.request_class import (
     RequestClass,
     ResolvedGroup,
+    load_beside,
+    pinned_to,
     refusals,
     resolved_group_of,
     spec_key,
@@ -70,9 +76,9 @@ _FREE: Final = frozenset[str]()
 
 
 class Engine:
-    """`policy` None is first fit. `contained` is told of errors inside the allocator, which then concern one
-    node only, and what cannot be read one object; without it they are raised. Not thread-safe.
-    """
+    """`policy` None is first fit, which weighs no nodes. `contained` is told of errors inside the allocator,
+    which then concern one node only, and what cannot be read one object; without it they are raised. Not
+    thread-safe."""
 
     def __init__(
         self,
@@ -81,9 +87,13 @@ class Engine:
         *,
         learned: Learned | None = None,
         contained: Failed | None = None,
+        scoring: ScoringStrategy | None = None,
     ) -> None:
         self.policy = policy
         self.features = features
+        self.scoring = scoring
+        if policy is None and scoring is not None:
+            raise PlanError("FirstFit weighs no nodes: give another policy, or no scoring strategy")
         self.index = ClusterIndex(features, lenient=contained is not None)
         self.order = LearnedOrder(self.index, learned, failed=contained)
         self._contained = contained is not None
@@ -139,7 +149,8 @@ class Engine:
                 return group
             group = group.group
         asked = tuple([self.resolve_claim(claim, at) for at, claim in enumerate(group.claims)])
-        return resolved_group_of(group, asked, self._classes, index, policy=self.policy)
+        known = self._classes
+        return resolved_group_of(group, asked, known, index, policy=self.policy, scoring=self.scoring)
 
     def resolve_claim(self, claim: ResourceClaim, position: int) -> ResolvedClaim:
         """The claim as the one at this position of its group. Raises ClaimRefused."""
@@ -175,11 +186,12 @@ class Engine:
         def search(name: str, candidate: Candidate, best: Entry | None) -> Candidate | None:
             nonlocal placement
             placement = placement or self.placement_for(resolved, of.budget)
-            ceiling = None if best is None else self._ceiling(resolved, name, candidate, best)
+            by_waste = self.goes_by_waste(resolved)
+            ceiling = None if best is None else ceiling_of(candidate, name, best, by_waste=by_waste)
             result = self._result(resolved, index.nodes[name], ceiling, placement)
             if result.bound is not None:
                 least = candidate.value._replace(claim=result.bound.claim)
-                if result.bound.cluster and not self.goes_by_waste(resolved):
+                if result.bound.cluster and not by_waste:
                     least = least._replace(cluster=result.bound.cluster[-1])
                 return Candidate(candidate.unit, least, known=False)
             if result.cost is None:
@@ -187,7 +199,8 @@ class Engine:
                 if result.undecided:
                     late.append(candidate)
                 return None
-            return Candidate(candidate.unit, self.value(resolved, name, result.cost), known=True)
+            value = self.value(resolved, name, result.cost, result.placed)
+            return Candidate(candidate.unit, value, known=True)
 
         found = candidates.best(excluded, search)
         for candidate in late:
@@ -205,24 +218,18 @@ class Engine:
         """Claims of the pods have their devices: only nodes that those allow come into question."""
         results: dict[str, Result] = {}
         placement = self.placement_for(resolved, resolved.request_class.budget)
-        for name in self.pinned(resolved.group):
+        for name in pinned_to(self.index, resolved.group):
             info = self.index.nodes.get(name)
             if info is not None and name not in excluded and not refusals(self.index, resolved.group, info):
                 results[name] = self._result(resolved, info, None, placement)
         placed = [
-            (self.value(resolved, name, result.cost), name)
+            (self.value(resolved, name, result.cost, result.placed), name)
             for name, result in results.items()
             if result.cost is not None
         ]
         if placed:
             return self._offer(resolved, self.index.nodes[min(placed)[1]])
         return unplaced(results.values())
-
-    def pinned(self, group: ClaimGroup) -> list[str]:
-        """The nodes that the group's claims are on already, by name; all where they do not say."""
-        allocations = [self.index.allocation(key) for key in group.allocated]
-        pinned = {node for one in allocations if one is not None and (node := one.node)}
-        return sorted(pinned or self.index.nodes)
 
     def _first_look(
         self, resolved: ResolvedGroup, alone: bool, unit: Unit, info: NodeInfo
@@ -233,38 +240,35 @@ class Engine:
             return None
         known = self.known(resolved, info)
         if known is not None and not known.undecided:
-            return known.cost and Candidate(unit, self.value(resolved, info.name, known.cost), known=True)
+            value = known.cost and self.value(resolved, info.name, known.cost, known.placed)
+            return value and Candidate(unit, value, known=True)
         least = CostPair() if alone else bound.least(info, self.index.taken)
         if least is None:
             return None
         wasted = least.cluster[-1] if least.cluster else 0
         if self.goes_by_waste(resolved):
             wasted = self.order.least(resolved, info)
-        soft = soft_taints(info.node, resolved.group.pods)
-        return Candidate(unit, CandidateCost(least.claim, soft, wasted), known=False)
+        soft, score = soft_taints(info.node, resolved.group.pods), resolved.request_class.score
+        scoring = 0 if score is None else score.least(info, alone=alone)
+        return Candidate(unit, CandidateCost(least.claim, soft, scoring, wasted), known=False)
 
-    def value(self, resolved: ResolvedGroup, name: str, cost: CostPair) -> CandidateCost:
-        info = self.index.nodes[name]
-        soft = soft_taints(info.node, resolved.group.pods)
+    def value(
+        self, resolved: ResolvedGroup, name: str, cost: CostPair, placed: Sequence[Placed]
+    ) -> CandidateCost:
+        """What decides between nodes. `placed`: the devices that cost this."""
+        info, score = self.index.nodes[name], resolved.request_class.score
+        soft, scoring = soft_taints(info.node, resolved.group.pods), 0
         if self.policy is None:
-            return CandidateCost(0, soft, 0)
-        if self.goes_by_waste(resolved):
-            return CandidateCost(cost.claim, soft, self.order.value(resolved, info, cost.cluster))
-        return CandidateCost(cost.claim, soft, cost.cluster[-1])
+            return CandidateCost(0, soft, 0, 0)
+        if score is not None:
+            scoring = score.cost(info, placed, load_beside(self.index, resolved.group, info))
+        by_waste = self.goes_by_waste(resolved)
+        cluster = self.order.value(resolved, info, cost.cluster) if by_waste else cost.cluster[-1]
+        return CandidateCost(cost.claim, soft, scoring, cluster)
 
     def goes_by_waste(self, resolved: ResolvedGroup) -> bool:
         """Whether the expected waste decides what the cluster pays, not the written cost's rest alone."""
         return self.policy == policy_of(names.DEFAULT_POLICY) and self.order.knows(resolved)
-
-    def _ceiling(self, resolved: ResolvedGroup, name: str, candidate: Candidate, best: Entry) -> CostPair:
-        """What a placement on the node has to cost less than to be better than the best so far."""
-        claim, soft, cluster, node, *_ = best
-        own = candidate.value
-        if self.goes_by_waste(resolved):
-            return CostPair(claim + ((own.soft_taints, own.cluster, name) < (soft, cluster, node)))
-        if own.soft_taints != soft:
-            return CostPair(claim + (own.soft_taints < soft))
-        return CostPair(claim, (cluster + (name < node),))
 
     def _alone(self, resolved: ResolvedGroup) -> bool:
         """Whether nodes of one state may answer differently: some selector reads what tells them apart."""

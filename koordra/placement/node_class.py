@@ -57,13 +57,14 @@ class NodeClassUsage:
 
 @dataclass(slots=True, eq=False)
 class EquivalentNodes:
-    """Its nodes by name. `free`: the devices, and what is free of them, once somebody has read it
-    (`learned_order`)."""
+    """Its nodes by name. Once somebody has read them: `free`, the devices and what is free of them
+    (`learned_order`), and `rooms`, what is taken and there of weighted resources (`node_scoring`)."""
 
     devices: NodeClassUsage
     predicate_inputs: Hashable
     nodes: list[str] = field(default_factory=list)
     free: tuple[NodeDevices, FreeAmounts] | None = None
+    rooms: Sequence[tuple[int, int]] | None = None
 
     @property
     def first(self) -> str | None:

@@ -30,6 +30,7 @@ from koordra.api import names, objects
 from koordra.api.objects import Fields
 from koordra.errors import PlanError
 from koordra.placement.candidates.decision import Undecided
+from koordra.placement.candidates.node_scoring import ScoringStrategy
 from koordra.placement.decide import Engine
 from koordra.placement.explain import explain
 from koordra.placement.manifests import Manifests
@@ -87,9 +88,10 @@ def engine_for(
     policy: str = names.DEFAULT_POLICY,
     features: str | Iterable[str] | None = None,
     learned: Learned | None = None,
+    scoring: ScoringStrategy | None = None,
 ) -> Engine:
     """An engine to keep from plan to plan. Raises PlanError for an unknown policy or gate."""
-    return Engine(policy_of(policy), Features.of(features), learned=learned)
+    return Engine(policy_of(policy), Features.of(features), learned=learned, scoring=scoring)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koordra.allocator.explain.cost_terms import CLAIM_TERMS, EXPECTED_WASTE, NAME, SOFT_TAINTS, TERMS
+from koordra.allocator.explain.cost_terms import (
+    CLAIM_TERMS,
+    EXPECTED_WASTE,
+    NAME,
+    SCORING_STRATEGY,
+    SOFT_TAINTS,
+    TERMS,
+)
 from koordra.allocator.explain.grouping import grouped
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, Reason, reason_of
@@ -23,7 +30,7 @@ from koordra.placement.candidates.candidate_list import CandidateCost
 from koordra.placement.decide import Engine, Excluded
 from koordra.placement.explain import explain
 from koordra.placement.request.claim_groups import ClaimGroup
-from koordra.placement.request.request_class import ResolvedGroup
+from koordra.placement.request.request_class import ResolvedGroup, load_beside
 
 Chosen = Mapping[tuple[int, str], Collection[DeviceID]]
 """(position of the claim, label of the request) -> devices."""
@@ -33,11 +40,13 @@ _ALWAYS_THE_CLAIMS: Final = frozenset(TERMS[:2])
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A placement on a node: the terms of its written cost, and what it is compared by."""
+    """A placement on a node: the terms of its written cost, and what it is compared by. `parts`: how full
+    the node is with it, in thousandths, by resource that has a weight; None where the group goes by none."""
 
     node: str
     terms: Mapping[str, int]
     cost: CandidateCost
+    parts: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,12 @@ def _judged(engine: Engine, resolved: ResolvedGroup, node: str, chosen: Chosen) 
     found = engine.placement_for(resolved).terms(
         info.pools, engine.index.taken, chosen, honors_partitions=info.devices.honors_partitions
     )
-    return found and Judged(node, found[0], engine.value(resolved, node, found[1]))
+    if found is None:
+        return None
+    terms, cost, placed = found
+    score, load = resolved.request_class.score, load_beside(engine.index, resolved.group, info)
+    parts = None if score is None else score.parts(info, placed, load)
+    return Judged(node, terms, engine.value(resolved, node, cost, placed), parts)
 
 
 def _chosen(offer: Offer) -> dict[tuple[int, str], list[DeviceID]]:
@@ -107,6 +121,8 @@ def _decided_by(engine: Engine, resolved: ResolvedGroup, here: Judged | None, ot
         return _first(more, [term for term in TERMS if term in of_claim], other.cost.claim - here.cost.claim)
     if here.cost.soft_taints != other.cost.soft_taints:
         return SOFT_TAINTS
+    if here.cost.scoring != other.cost.scoring:
+        return SCORING_STRATEGY
     if here.cost.cluster == other.cost.cluster:
         return NAME
     if engine.goes_by_waste(resolved):

@@ -48,6 +48,21 @@ def in_units(amount: int) -> Decimal:
     return Decimal(amount) / _NANO
 
 
+def is_of(name: str, capacity: str) -> bool:
+    """Whether this is the capacity's name, with or without a domain."""
+    return name.rpartition("/")[2] == capacity
+
+
+def amount_of(device: Device, capacity: str) -> int:
+    """What the device has of the capacity, in `nano`; 0 where it publishes none."""
+    return next((nano(entry.value) for name, entry in device.capacity.items() if is_of(name, capacity)), 0)
+
+
+def consumed_of(amounts: Mapping[str, Decimal], capacity: str) -> int:
+    """What these amounts are of the capacity, in `nano`."""
+    return sum([nano(amount) for name, amount in amounts.items() if is_of(name, capacity)])
+
+
 def measures(name: str) -> bool:
     """Whether the capacity measures its device: a number of slots does not."""
     return name.rpartition("/")[2] != names.CAPACITY_SLOTS

@@ -21,7 +21,8 @@ CLAIM_TERMS: Final = frozenset(TERMS[: TERMS.index(_LAST_OF_THE_CLAIM) + 1])
 """Those that are about the claim under TopologyAware; the rest is about the cluster."""
 
 SOFT_TAINTS: Final = "softTaints"
+SCORING_STRATEGY: Final = "scoringStrategy"
 EXPECTED_WASTE: Final = "expectedWaste"
 NAME: Final = "name"
-"""The words besides TERMS for what decides: PreferNoSchedule taints of the node, what the workload is
-expected to leave unusable, and the node that is named first."""
+"""The words besides TERMS for what decides: PreferNoSchedule taints of the node, how full it is by the
+operator's weights, what the workload is expected to leave unusable, and the node that is named first."""

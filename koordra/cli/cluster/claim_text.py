@@ -6,7 +6,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from koordra.allocator.explain.cost_terms import CLAIM_TERMS, EXPECTED_WASTE, NAME, SOFT_TAINTS, TERMS
+from koordra.allocator.explain.cost_terms import (
+    CLAIM_TERMS,
+    EXPECTED_WASTE,
+    NAME,
+    SCORING_STRATEGY,
+    SOFT_TAINTS,
+    TERMS,
+)
 from koordra.api.objects import Fields
 from koordra.cli.cluster.device_text import device_text
 from koordra.cli.output import render_table
@@ -28,6 +35,7 @@ _TERMS: Final = {
 """What a term counts, and its weight in the written cost."""
 _DECIDES: Final = {
     SOFT_TAINTS: "taints by which its pods prefer other nodes (PreferNoSchedule)",
+    SCORING_STRATEGY: "how full it is by the operator's weights",
     EXPECTED_WASTE: "what it is expected to leave unusable",
 }
 _MOST_PODS: Final = 8
@@ -139,9 +147,22 @@ def _why(entry: Fields, placement: Fields, *, wide: bool) -> Iterator[str]:
         for term in shown
         for mark in ["decides" if term == placement["decidedBy"] else ""]
     ]
+    rows += _scoring_rows(placement)
     if rows:
         table = render_table(("", str(entry["node"]), other["node"], ""), rows)
         yield from (f"    {line}".rstrip() for line in table.splitlines())
+
+
+def _scoring_rows(placement: Fields) -> Iterator[tuple[str, str, str, str]]:
+    """How full both nodes are, by resource with a weight; a node that has none of it is not measured."""
+    here, other = (of.get("scoring") for of in (placement, placement["next"]))
+    if not here or not other:
+        return
+    decides = "decides" if placement["decidedBy"] == SCORING_STRATEGY else ""
+    yield ("scoring, by weight (1/1000)", str(here["cost"]), str(other["cost"]), decides)
+    for name in dict.fromkeys((*here["full"], *other["full"])):
+        mine, theirs = (str(of["full"].get(name, "-")) for of in (here, other))
+        yield (f"  {name} in use (1/1000)", mine, theirs, "")
 
 
 def _decision(entry: Fields, placement: Fields) -> str:

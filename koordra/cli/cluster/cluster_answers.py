@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from koordra.cli.cluster.whole_cluster import WholeCluster
     from koordra.controller.autoscale.node_groups import NodeGroup
     from koordra.controller.autoscale.scale_up import ScaleUp
+    from koordra.placement.candidates.node_scoring import ScoringStrategy
     from koordra.topology.network_topology import Levels
 
 
 class Cluster:
     """Asks the controller, and where it does not answer works the answer out from all objects. `found`: those
-    that were read already; `levels`: of the network, as somebody wrote them. `when`: answers say when what
+    that were read already; `levels`: of the network, and `scoring`: how nodes are weighed, as somebody wrote
+    them. `when`: answers say when what
     waits will fit, which the controller does not work out."""
 
     def __init__(
@@ -40,10 +42,11 @@ class Cluster:
         found: Listed | None = None,
         levels: Levels | None = None,
         *,
+        scoring: ScoringStrategy | None = None,
         when: bool = False,
     ) -> None:
         self._client = client
-        self._levels = levels
+        self._levels, self._scoring = levels, scoring
         self._found = found
         self._when = when
         self._controller = Controller(client) if found is None and not when else None
@@ -66,7 +69,7 @@ class Cluster:
     def _objects(self) -> WholeCluster:
         from koordra.cli.cluster.whole_cluster import WholeCluster
 
-        return WholeCluster(self._client, self._found, self._levels, when=self._when)
+        return WholeCluster(self._client, self._found, self._levels, scoring=self._scoring, when=self._when)
 
     def _events_about(self, kind: kinds.Kind, entry: Document) -> str | None:
         chosen = f"involvedObject.uid={entry['uid']}"

@@ -27,6 +27,7 @@ from koordra.errors import InvalidInput
 if TYPE_CHECKING:
     from koordra.controller.autoscale.node_groups import NodeGroup
     from koordra.controller.autoscale.scale_up import ScaleUp
+    from koordra.placement.candidates.node_scoring import ScoringStrategy
     from koordra.topology.network_topology import Levels
 
 Told = tuple[Answers, Document, str]
@@ -50,6 +51,7 @@ _TEXTS: Final[dict[Subject, Callable[..., str]]] = {
 @options.policy
 @options.features
 @options.topology_levels
+@options.scoring_strategy
 @options.flag("--when", "Say when what waits is expected to fit, by when what runs is expected to end.")
 @options.watch
 @options.output("text", "wide", "json", "yaml")
@@ -63,6 +65,7 @@ def explain(
     policy: str,
     features: str | None,
     topology_levels: str,
+    scoring_strategy: str,
     when: bool,
     watch: bool,
     output: str,
@@ -80,11 +83,13 @@ def explain(
     answer, its next pass is worked out from the objects, without writing: also nodes that are left out after
     a refusal of kube-scheduler, kept free for claims that come first, or barred by ports, spread, volumes and
     affinity between pods. The newest Event of the controller stands beside it. --topology-levels
-    are those of that controller, for what is worked out without it. --autoscale tells besides what new nodes
-    would do for all that waits. --when tells a forecast: from declared ends (activeDeadlineSeconds,
-    annotation koordra.io/expected-duration), and from how long claims that asked the same have run.
+    and --scoring-strategy are those of that controller, for what is worked out without it. --autoscale tells
+    besides what new nodes would do for all that waits. --when tells a forecast: from declared ends
+    (activeDeadlineSeconds, annotation koordra.io/expected-duration), and from how long claims that asked the
+    same have run.
     """
     levels = _levels(topology_levels) if topology_levels else None
+    scoring = _scoring(scoring_strategy) if scoring_strategy else None
     groups = _groups(autoscale) if autoscale else []
     if files:
         if watch or scope.selector:
@@ -94,7 +99,7 @@ def explain(
         from koordra.cli.cluster.file_answers import of_files
         from koordra.cli.what_if.manifests import Assumed
 
-        assumed = Assumed(policy, features, levels=levels, groups=groups)
+        assumed = Assumed(policy, features, levels=levels, scoring=scoring, groups=groups)
         answers, grown = of_files(files, machines, words, scope, assumed, when=when)
         _show(_with(answers, grown, groups), output)
         return
@@ -110,7 +115,7 @@ def explain(
 
         moments = followed(client, EVERYTHING)
     for moment in moments:
-        cluster = Cluster(client, moment, levels, when=when)
+        cluster = Cluster(client, moment, levels, scoring=scoring, when=when)
         answers = of_cluster(client, words, namespace, scope, cluster)
         found = _with(answers, cluster.scale_up(groups) if groups else None, groups)
         if found != shown:
@@ -123,6 +128,13 @@ def _levels(text: str) -> Levels:
     from koordra.controller.cache.fabrics import written_levels
 
     return written_levels(text)
+
+
+def _scoring(text: str) -> ScoringStrategy:
+    """Raises InvalidInput."""
+    from koordra.placement.candidates.node_scoring import written_strategy
+
+    return written_strategy(text)
 
 
 def _groups(autoscale: Sequence[str]) -> list[NodeGroup]:

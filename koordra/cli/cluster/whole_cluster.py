@@ -29,6 +29,7 @@ from koordra.controller.explain.forecast.refusals import refusals
 from koordra.controller.explain.question import Question
 from koordra.errors import ApiError, ApiUnreachable, InvalidManifest
 from koordra.kube.client import KubeClient
+from koordra.placement.candidates.node_scoring import ScoringStrategy
 from koordra.placement.policy.learned_order import Learned
 from koordra.process.lifecycle import collect_seldom
 from koordra.topology.network_topology import Levels
@@ -45,12 +46,18 @@ class WholeCluster:
     fit."""
 
     def __init__(
-        self, client: KubeClient, found: Listed | None, levels: Levels | None, *, when: bool = False
+        self,
+        client: KubeClient,
+        found: Listed | None,
+        levels: Levels | None,
+        *,
+        scoring: ScoringStrategy | None = None,
+        when: bool = False,
     ) -> None:
         collect_seldom()
         self._client = client
         self._found = found
-        self._levels = levels
+        self._levels, self._scoring = levels, scoring
         self._when = when
 
     def answer(self, question: Question) -> tuple[Document, dict[str, str]]:
@@ -91,7 +98,12 @@ class WholeCluster:
                 break
         kept = (self._read(CONFIG_MAPS, NAME, NAMESPACE) or {}).get("data") or {}
         terms = Terms(
-            now, refusals(events, now), levels=self._levels, read=self._read, learned=_learned(kept)
+            now,
+            refusals(events, now),
+            levels=self._levels,
+            scoring=self._scoring,
+            read=self._read,
+            learned=_learned(kept),
         )
         taken = Intake(replace(terms, durations=durations_of(kept)) if self._when else terms)
         before = list[Object]()

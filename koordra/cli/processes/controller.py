@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     help="Seconds after which a node is kept free for a pod that fits only on an empty one; 0: never.",
 )
 @options.topology_levels
+@options.scoring_strategy
 @options.flag("--preemption", "Evict pods of lower priority where a pod fits nowhere otherwise.")
 @options.flag(
     "--immediate-annotation",

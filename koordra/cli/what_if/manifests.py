@@ -28,6 +28,7 @@ from koordra.controller.explain.forecast.stand_ins import with_stand_ins
 from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.reporting.claim_events import CLAIM_MISSING
 from koordra.placement import Plan
+from koordra.placement.candidates.node_scoring import ScoringStrategy
 from koordra.topology.network_topology import Levels
 
 Lacking = Mapping[str, tuple[Reason, ...]]
@@ -37,12 +38,14 @@ Lacking = Mapping[str, tuple[Reason, ...]]
 @dataclass(frozen=True, slots=True)
 class Assumed:
     """What a person says about the cluster besides the files. `together`: claims that no pod uses have one
-    pod in each namespace; `levels`: of the network; `groups`: to which nodes can be added."""
+    pod in each namespace; `levels`: of the network; `scoring`: how nodes are weighed; `groups`: to which
+    nodes can be added."""
 
     policy: str = names.DEFAULT_POLICY
     features: str | None = None
     together: bool = False
     levels: Levels | None = None
+    scoring: ScoringStrategy | None = None
     groups: Sequence[NodeGroup] = ()
 
 
@@ -102,6 +105,7 @@ def what_if(manifests: Sequence[Fields], assumed: Assumed, now: datetime) -> Wha
         policy=assumed.policy,
         features=assumed.features,
         levels=assumed.levels,
+        scoring=assumed.scoring,
         learned=learned_of(kept),
         durations=durations_of(kept),
         read=partial(_read, given),

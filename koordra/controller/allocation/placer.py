@@ -56,6 +56,7 @@ from koordra.errors import (
 )
 from koordra.logs import get_logger
 from koordra.placement.candidates.decision import Undecided
+from koordra.placement.candidates.node_scoring import ScoringStrategy
 from koordra.placement.decide import Engine, Excluded
 from koordra.placement.explain import explain
 from koordra.placement.index import ClusterChange, NodeInfo
@@ -91,8 +92,8 @@ _Explained = tuple[object, tuple[Reasons, ...], tuple[str, ...]]
 class Placer:
     """`nodes`: every node, with what holds its devices and takes its room now. `asks_again`: whether what is
     undecided is asked again later (`Engine.decide`). `explains`: whether a pass works out why groups fit
-    nowhere; without it that is left to who asks. `policy` and `features` as `plan()` takes them. Not
-    thread-safe."""
+    nowhere; without it that is left to who asks. `policy`, `features` and `scoring` as `engine_for()` takes
+    them. Not thread-safe."""
 
     def __init__(
         self,
@@ -102,6 +103,7 @@ class Placer:
         explains: bool = True,
         policy: str = names.DEFAULT_POLICY,
         features: str | None = None,
+        scoring: ScoringStrategy | None = None,
     ) -> None:
         """Raises PlanError for an unknown policy or gate."""
         self._asks_again = asks_again
@@ -111,6 +113,7 @@ class Placer:
             Features.of(features),
             learned=learned or Learned(),
             contained=lambda event, node: log.exception(event, node=node),
+            scoring=scoring,
         )
         self.nodes: Mapping[str, NodeInfo] = self.engine.index.nodes
         self.order = self.engine.order

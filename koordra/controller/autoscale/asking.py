@@ -306,9 +306,13 @@ def start_asking(
     if settings.autoscale is None:
         return
     groups, now = settings.autoscale.groups, partial(datetime.now, UTC)
-    levels, jobs = settings.levels, writer.find
     terms = Terms(
-        now(), quotas=QuotasAsTheyAre(quotas), starves_after=settings.starves_after, levels=levels, read=jobs
+        now(),
+        quotas=QuotasAsTheyAre(quotas),
+        starves_after=settings.starves_after,
+        levels=settings.levels,
+        scoring=settings.scoring,
+        read=writer.find,
     )
     asking = NodeAsking(
         client,

@@ -202,6 +202,7 @@ def _why(found: WhyHere) -> Object:
     return {
         "judged": found.here is not None,
         "terms": found.here and dict(found.here.terms),
+        **_scoring(found.here),
         "next": _next(found.other),
         "decidedBy": found.decided_by or None,
         "nextIsBetter": found.other_is_better,
@@ -211,7 +212,14 @@ def _why(found: WhyHere) -> Object:
 
 
 def _next(other: Judged | None) -> Object | None:
-    return None if other is None else {"node": other.node, "terms": dict(other.terms)}
+    return None if other is None else {"node": other.node, "terms": dict(other.terms), **_scoring(other)}
+
+
+def _scoring(judged: Judged | None) -> Object:
+    """How full the node is by what the operator weighs."""
+    if judged is None or judged.parts is None:
+        return {}
+    return {"scoring": {"cost": judged.cost.scoring, "full": dict(judged.parts)}}
 
 
 def _results(claim: Fields) -> Sequence[DeviceResult]:

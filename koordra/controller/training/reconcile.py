@@ -255,9 +255,14 @@ def start_training(
     now, levels = partial(datetime.now, UTC), settings.levels
 
     def terms() -> Terms:
-        asked = QuotasAsTheyAre(quotas)
-        starves_after = settings.starves_after
-        return Terms(now(), quotas=asked, starves_after=starves_after, levels=levels, read=writer.find)
+        return Terms(
+            now(),
+            quotas=QuotasAsTheyAre(quotas),
+            starves_after=settings.starves_after,
+            levels=levels,
+            scoring=settings.scoring,
+            read=writer.find,
+        )
 
     mover = Mover(now, time.monotonic, terms, levels or DISCOVERED)
     reconciler = TrainingReconciler(client, now, time.monotonic, writer.may_write, report, mover)

@@ -1,7 +1,8 @@
 """The nodes for one request class, best first, of which only those are searched that could be the best.
 
 A candidate is a state (or a node, where states are not alike to the class) with its value: what the claim
-pays, then taints for which pods prefer other nodes, then what the cluster pays, then the first node's name.
+pays, then taints for which pods prefer other nodes, then how full it is by the operator's weights, then what
+the cluster pays, then the first node's name.
 The value is a lower bound until the search has worked it out:
 
     bounds, a heap      not searched yet, or searched up to a ceiling
@@ -37,11 +38,12 @@ Unit = EquivalentNodes | NodeInfo
 
 
 class CandidateCost(NamedTuple):
-    """Smaller is better: what the claim pays, how many taints the pods are to avoid (`soft_taints`), what
-    the cluster pays."""
+    """Smaller is better: what the claim pays, how many taints the pods are to avoid (`soft_taints`), how full
+    the node is (`scoring`; 0 without weights), what the cluster pays."""
 
     claim: int
     soft_taints: int
+    scoring: int
     cluster: int
 
 
@@ -53,8 +55,22 @@ class Candidate(NamedTuple):
     known: bool
 
 
-Entry = tuple[int, int, int, str, int, Candidate]
+Entry = tuple[int, int, int, int, str, int, Candidate]
 """Its value, its node, a number that no other has, the candidate."""
+
+
+def ceiling_of(candidate: Candidate, name: str, best: Entry, *, by_waste: bool) -> CostPair:
+    """What a placement on the node has to cost less than to be better than the best so far. `by_waste`: the
+    expected waste comes before the rest of the written cost, which the search knows nothing of."""
+    claim, soft, scoring, cluster, node, *_ = best
+    own = candidate.value
+    of_node, to_beat = (own.soft_taints, own.scoring), (soft, scoring)
+    if by_waste:
+        return CostPair(claim + ((*of_node, own.cluster, name) < (*to_beat, cluster, node)))
+    if of_node != to_beat:
+        return CostPair(claim + (of_node < to_beat))
+    return CostPair(claim, (cluster + (name < node),))
+
 
 Search = Callable[[str, Candidate, "Entry | None"], Candidate | None]
 """(node, candidate, best so far) -> the candidate with what the search found out; None: it cannot serve the
@@ -147,10 +163,10 @@ class CandidateList:
             while True:
                 exact = self._top(self._exact, excluded, aside)
                 bound = self._top(self._bounds, excluded, aside)
-                if bound is None or (exact is not None and exact[:4] <= bound[:4]):
-                    return None if exact is None else (exact[3], exact[5])
+                if bound is None or (exact is not None and exact[:5] <= bound[:5]):
+                    return None if exact is None else (exact[4], exact[6])
                 heapq.heappop(self._bounds)
-                name, candidate = bound[3], bound[5]
+                name, candidate = bound[4], bound[6]
                 try:
                     found = search(name, candidate, exact)
                 except BaseException:
@@ -170,7 +186,7 @@ class CandidateList:
         """The least entry that still holds; a candidate whose node is excluded stands under its next one."""
         while heap:
             entry = heap[0]
-            name, candidate = entry[3], entry[5]
+            name, candidate = entry[4], entry[6]
             if self.entries.get(candidate.unit) is not candidate:
                 heapq.heappop(heap)
                 continue

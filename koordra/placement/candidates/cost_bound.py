@@ -25,7 +25,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
-from koordra.allocator.devices.capacity import measured
+from koordra.allocator.devices.capacity import amount_of, consumed_of, measured
 from koordra.allocator.devices.eligibility import judge
 from koordra.allocator.devices.inventory import GPU, NIC, DeviceUse, PublishedDevice, Usage
 from koordra.allocator.features import CONSUMABLE_CAPACITY, Features
@@ -94,6 +94,7 @@ class CostBound:
         self._nearness, self._compactness = (NEARNESS, COMPACTNESS) if self._aware else (1, 1)
         self._shares = CONSUMABLE_CAPACITY in features
         self._of_class = BoundedCache[NodeClass, _OnClass](1 << 12)
+        self._takes = BoundedCache[tuple[NodeClass, str], tuple[int, int]](1 << 12)
 
     def least(self, info: NodeInfo, taken: Usage) -> CostPair | None:
         """No placement on the node costs less; None where there is none."""
@@ -123,6 +124,43 @@ class CostBound:
         gpus = _gpus_needed(known, on)
         selection = known.distance * gpus + known.together[gpus]
         return CostPair(selection, (share,)) if self._aware else CostPair(0, (selection + share,))
+
+    def takes(self, info: NodeInfo, capacity: str) -> tuple[int, int]:
+        """The least and the most of a capacity of the node's GPUs that the group gets, in `nano`."""
+        of = info.devices.node_class
+        if of is None:
+            return 0, sum([_has(one, capacity) for one in _devices(info)])
+        return self._takes.get_or_make((of, capacity), lambda: self._range(_devices(info), capacity))
+
+    def _range(self, devices: Sequence[PublishedDevice], capacity: str) -> tuple[int, int]:
+        least = most = 0
+        for request in [request for claim in self._asked for request in claim.requests]:
+            ranges = [
+                self._of_way(wanted, [(devices[at], amounts) for at, amounts in own], capacity)
+                for wanted in request.alternatives
+                if (own := self._serving(wanted, devices))
+            ]
+            least += min([one for one, _ in ranges], default=0)
+            most += max([one for _, one in ranges], default=0)
+        return least, most
+
+    def _of_way(
+        self, wanted: RequestAlternative, own: Sequence[tuple[PublishedDevice, Amounts]], capacity: str
+    ) -> tuple[int, int]:
+        if wanted.spec.admin_access:
+            return 0, 0
+        ranges = [self._of_device(offered, amounts, capacity) for offered, amounts in own]
+        if wanted.takes_all:
+            return 0, sum([most for _, most in ranges])
+        count = wanted.spec.count
+        return count * min([least for least, _ in ranges]), count * max([most for _, most in ranges])
+
+    def _of_device(self, offered: PublishedDevice, amounts: Amounts, capacity: str) -> tuple[int, int]:
+        has = _has(offered, capacity)
+        if not (self._shares and offered.device.allow_multiple_allocations):
+            return has, has
+        found = consumed_of(amounts, capacity)
+        return (found, found) if amounts else (0, has)
 
     def lacks(self, info: NodeInfo, taken: Usage) -> bool:
         """Whether no single device has as much left as some request takes of one: the first look at thousands
@@ -229,6 +267,10 @@ class CostBound:
             name not in capacity or use.consumed.get(name, 0) + amount <= capacity[name].value
             for name, amount in amounts.items()
         )
+
+
+def _has(offered: PublishedDevice, capacity: str) -> int:
+    return amount_of(offered.device, capacity) if offered.kind == GPU else 0
 
 
 def _devices(info: NodeInfo) -> list[PublishedDevice]:

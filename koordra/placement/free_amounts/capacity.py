@@ -21,12 +21,12 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from koordra.allocator.devices.capacity import measured, nano
+from koordra.allocator.devices.capacity import amount_of, consumed_of, measured
 from koordra.allocator.devices.inventory import UNUSED, DeviceUse, Usage, available_counters
+from koordra.allocator.devices.mig_room import card_and_places, most_at_once
 from koordra.allocator.devices.pools import NIC, Pool, PublishedDevice
 from koordra.api import names
 from koordra.api.opaque.parameters import Scope
-from koordra.placement.free_amounts.mig_room import card_and_places, most_at_once
 from koordra.topology.levels import scope_key
 
 FREE: Final = "free"
@@ -246,11 +246,8 @@ def _model(one: PublishedDevice) -> str:
 
 
 def _amount(one: PublishedDevice, capacity: str) -> int:
-    for name, entry in one.device.capacity.items():
-        if name.rpartition("/")[2] == capacity:
-            return nano(entry.value)
-    return 0
+    return amount_of(one.device, capacity)
 
 
 def _consumed(use: DeviceUse, capacity: str) -> int:
-    return sum(nano(amount) for name, amount in use.consumed.items() if name.rpartition("/")[2] == capacity)
+    return consumed_of(use.consumed, capacity)

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from koordra.allocator.allocation_state import Verdicts
 from koordra.allocator.predicates import (
+    Amounts,
     Unsuitable,
     chooses_nodes,
     node_constraints_text,
@@ -35,6 +36,7 @@ from koordra.api.tables import BoundedCache
 from koordra.cel.selectors import names_read_by
 from koordra.placement.candidates.candidate_list import CandidateList, ResultCache
 from koordra.placement.candidates.cost_bound import CostBound
+from koordra.placement.candidates.node_scoring import NodeScore, ScoringStrategy
 from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.node_class import NodeClass
 from koordra.placement.request.claim_groups import ClaimGroup, claim_keys, siblings_in
@@ -84,6 +86,8 @@ class RequestClass:
     reads: frozenset[str] | None
     names_nodes: bool
     bound: CostBound
+    score: NodeScore | None = None
+    """The operator's weights, where there are some and its claims go by them."""
     results: ResultCache = field(default_factory=ResultCache)
     candidates: CandidateList = field(default_factory=CandidateList)
     suits: BoundedCache[Hashable, bool] = field(default_factory=lambda: BoundedCache(1 << 14))
@@ -152,6 +156,7 @@ def resolved_group_of(
     index: ClusterIndex,
     *,
     policy: PlacementPolicy | None,
+    scoring: ScoringStrategy | None,
 ) -> ResolvedGroup:
     """The group with its class, the same for groups that every node answers alike, by what is said of devices
     and what the pods say.
@@ -177,6 +182,10 @@ def resolved_group_of(
         names_nodes = any(map(chooses_nodes, group.pods))
         bound = CostBound([_requests_of(claim) for claim in asked], policy, index.features)
         found = RequestClass(names_read(asked), names_nodes, bound, size=_size_of(asked))
+        said = next((claim.placement.node for claim in asked if claim.placement.node), None)
+        if policy is not None and scoring is not None and (strategy := scoring.under(said)) is not None:
+            requests = total_of(map(index.pods.requests_of, group.pods))
+            found.score = NodeScore(strategy, requests, bound.takes)
     if found.counted != found.answers:
         while known and (len(known) >= MOST_CLASSES or _too_much(found, known.values())):
             del known[next(iter(known))]
@@ -218,13 +227,28 @@ def names_read(asked: Sequence[ResolvedClaim]) -> frozenset[str] | None:
     return frozenset(found)
 
 
+def pinned_to(index: ClusterIndex, group: ClaimGroup) -> list[str]:
+    """The nodes that the group's claims are on already, by name; all where they do not say."""
+    allocations = [index.allocation(key) for key in group.allocated]
+    pinned = {node for one in allocations if one is not None and (node := one.node)}
+    return sorted(pinned or index.nodes)
+
+
+def load_beside(
+    index: ClusterIndex, group: ClaimGroup, info: NodeInfo, *, without: frozenset[str] = frozenset()
+) -> Amounts:
+    """What other pods ask for of the node: those of the group may be there already, by claims that have their
+    devices. `without`: as if these claims and pods (by uid) were gone."""
+    mine = frozenset(map(objects.identity, group.pods if group.allocated else ()))
+    return index.load_without(info, without | mine) if without or mine else info.load
+
+
 def refusals(
     index: ClusterIndex, group: ClaimGroup, info: NodeInfo, *, without: frozenset[str] = frozenset()
 ) -> list[Reason]:
     """Why the node itself is none for the group's pods, all of them at the same time; `without`: as if these
     claims and pods (by uid) were gone."""
-    mine = frozenset(map(objects.identity, group.pods if group.allocated else ()))
-    load = index.load_without(info, without | mine) if without or mine else info.load
+    load = load_beside(index, group, info, without=without)
     several, found = len(group.pods) > 1, list[Reason]()
     if info.trouble:
         found.append(reason_of(Cause.POOL_INCOMPLETE, info.trouble, info.name))

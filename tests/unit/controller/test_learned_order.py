@@ -189,10 +189,12 @@ def test_what_the_claim_gets_comes_before_what_the_cluster_keeps() -> None:
     engine = book.placer.engine
     question = book.placer._resolved(book.group(group_name))
     none, much = (0, 0, 0, 250, 0), (10**9, 0, 0, 250, 0)
-    assert engine.value(question, "n1", CostPair(0, much)) < engine.value(
-        question, "n0", CostPair(COMPACTNESS, none)
+    assert engine.value(question, "n1", CostPair(0, much), ()) < engine.value(
+        question, "n0", CostPair(COMPACTNESS, none), ()
     )
-    assert engine.value(question, "n0", CostPair(0, none)) < engine.value(question, "n1", CostPair(0, much))
+    assert engine.value(question, "n0", CostPair(0, none), ()) < engine.value(
+        question, "n1", CostPair(0, much), ()
+    )
 
 
 def test_nodes_that_come_go_and_change_are_followed() -> None:

@@ -46,7 +46,7 @@ def listed(manifests: Iterable[Object]) -> Listed:
 
 
 def snapshot(manifests: Iterable[Object], now: datetime = NOW) -> Snapshot:
-    return Snapshot.of(listed(manifests), now, levels=None)
+    return Snapshot.of(listed(manifests), now, levels=None, scoring=None)
 
 
 class Site:

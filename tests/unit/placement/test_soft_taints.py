@@ -119,5 +119,5 @@ def test_the_best_node_is_the_least_of_what_each_says_alone(seed: int) -> None:
         for name, own in there.items():
             alone = engine_for(policy=policy, learned=learned)
             if one := decided(alone, [*device_classes(), *own], group):
-                best.append((alone.value(alone.resolve(group), name, one.cost), name))
+                best.append((alone.value(alone.resolve(group), name, one.cost, one.placed), name))
         assert (found and found.node) == (min(best)[1] if best else None)

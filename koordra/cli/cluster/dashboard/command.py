@@ -24,6 +24,7 @@ ADDRESS: Final = "127.0.0.1:8910"
     help="Directory with tls.crt and tls.key; needed on an address that is not this machine's own.",
 )
 @options.topology_levels
+@options.scoring_strategy
 @options.metrics_address
 @options.logging
 def dashboard(
@@ -31,6 +32,7 @@ def dashboard(
     address: str,
     certificates: Path | None,
     topology_levels: str,
+    scoring_strategy: str,
     metrics_address: str,
     log_level: str,
     log_json: bool,
@@ -50,9 +52,11 @@ def dashboard(
     from koordra.cli.cluster.dashboard.access import is_loopback
     from koordra.controller.cache.fabrics import written_levels
     from koordra.errors import InvalidInput
+    from koordra.placement.candidates.node_scoring import written_strategy
     from koordra.process.metrics_server import parse_address, serve
 
     levels = written_levels(topology_levels) if topology_levels else None
+    scoring = written_strategy(scoring_strategy) if scoring_strategy else None
     host, port = parse_address(address)
     local = is_loopback(host)
     if not local and certificates is None:
@@ -74,7 +78,7 @@ def dashboard(
     client = connect(access)
     watches = Watches(client)
     watches.start(stop)
-    live = Live(watches.objects, levels=levels)
+    live = Live(watches.objects, levels=levels, scoring=scoring)
     server = DashboardServer(
         (host, port),
         live,

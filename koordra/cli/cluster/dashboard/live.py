@@ -39,6 +39,7 @@ from koordra.effort import counted
 from koordra.errors import ApiError
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache
+from koordra.placement.candidates.node_scoring import ScoringStrategy
 from koordra.topology.network_topology import Levels
 
 PERIOD: Final = 10.0
@@ -91,6 +92,7 @@ class Live:
         objects: Callable[[], Moment | None],
         *,
         levels: Levels | None = None,
+        scoring: ScoringStrategy | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -98,7 +100,9 @@ class Live:
         """`objects`: None as long as not all of them are there."""
         cells = Cells(levels)
         self._fleet = _Kept[Fleet](lambda listed: Fleet(now(), cells.nodes(listed)), clock)
-        self._snapshot = _Kept[Snapshot](lambda listed: Snapshot.of(listed, now(), levels=levels), clock)
+        self._snapshot = _Kept[Snapshot](
+            lambda listed: Snapshot.of(listed, now(), levels=levels, scoring=scoring), clock
+        )
         self._objects, self._clock, self._pause = objects, clock, pause
         self._lock, self._count = threading.Lock(), threading.Lock()
         self._waiting, self._next = 0, 0.0

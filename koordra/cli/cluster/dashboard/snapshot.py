@@ -24,6 +24,7 @@ from koordra.controller.explain.forecast.refusals import refusals
 from koordra.controller.explain.question import Question
 from koordra.controller.gangs.seats.job_owner import JOBS
 from koordra.errors import KoordraError
+from koordra.placement.candidates.node_scoring import ScoringStrategy
 from koordra.placement.policy.durations import Durations
 from koordra.topology.network_topology import Levels
 from koordra.topology.pictures.job import Job, jobs_of
@@ -42,14 +43,17 @@ class Snapshot:
     later: Mapping[str, Later]
 
     @classmethod
-    def of(cls, listed: Listed, now: datetime, *, levels: Levels | None) -> Snapshot:
+    def of(
+        cls, listed: Listed, now: datetime, *, levels: Levels | None, scoring: ScoringStrategy | None
+    ) -> Snapshot:
         refused = refusals(listed.get(kinds.EVENTS, ()), now)
         jobs = {objects.key(job): job for job in listed.get(JOBS, ())}
 
         def read(kind: Kind, name: str, namespace: str) -> Object | None:
             return jobs.get(f"{namespace}/{name}") if kind == JOBS else None
 
-        terms = Terms(now, refused, levels=levels, durations=_durations(listed), read=read)
+        learned = _durations(listed)
+        terms = Terms(now, refused, levels=levels, scoring=scoring, durations=learned, read=read)
         tables = tables_of(one for kind, every in listed.items() if kind != kinds.EVENTS for one in every)
         found = forecast(tables, terms)
         return cls(now, listed, found, fits_later(found, MOST_TRIED))

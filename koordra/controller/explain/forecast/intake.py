@@ -28,6 +28,7 @@ from koordra.controller.gangs.expected.job_reader import Read
 from koordra.controller.gangs.membership import GangIndex
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.placement.candidates.cost_bound import most_free
+from koordra.placement.candidates.node_scoring import ScoringStrategy
 from koordra.placement.decide import Excluded
 from koordra.placement.policy.durations import Durations
 from koordra.placement.policy.learned_order import InUse, Learned
@@ -52,6 +53,7 @@ class Terms:
     policy: str = names.DEFAULT_POLICY
     features: str | None = None
     levels: Levels | None = None
+    scoring: ScoringStrategy | None = None
     learned: Learned | None = None
     durations: Durations = field(default_factory=Durations)
     read: Read = _nobody
@@ -145,7 +147,13 @@ class Scores(Placer):
     """`scores` of what was placed last, by claim key."""
 
     def __init__(self, terms: Terms) -> None:
-        super().__init__(learned=terms.learned, policy=terms.policy, features=terms.features, explains=False)
+        super().__init__(
+            learned=terms.learned,
+            policy=terms.policy,
+            features=terms.features,
+            scoring=terms.scoring,
+            explains=False,
+        )
         self.scores: dict[str, int] = {}
         self.reader: UseReader | None = None
         """Has counted what is in use while the pods came."""
