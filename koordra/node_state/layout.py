@@ -13,6 +13,7 @@ nri-granted/<container id>.json    what the hook gave to which container (the ho
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -71,3 +72,9 @@ def claim_of_file(name: str) -> str | None:
     """The claim uid in the name of a file; None for a name that is not one of ours."""
     uid = name.removesuffix(_SUFFIX)
     return uid if name.endswith(_SUFFIX) and is_claim_uid(uid) else None
+
+
+def mps_namespace(uid: str) -> str:
+    """What a claim's part of an MPS server is called: a name of few signs, since the folder of its socket is
+    called so, by which the hook knows whose it is."""
+    return f"c{sha256(uid.encode()).hexdigest()[:24]}"

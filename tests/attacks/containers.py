@@ -331,7 +331,8 @@ CONTAINERS: Final = (
         "a container without a share of the card brings the sockets of its MPS daemon by a hostPath volume, to send it commands or "
         "to be its client; or a holder would write there, to pass for the daemon",
         "refused",
-        "rule NodeState: the folder of a card's daemon is mounted in containers that hold a share of that card, its sockets read-only",
+        "rule NodeState: the folder of a card's daemon (MPS v3: of the claim's namespace there) is mounted in containers that hold a share "
+        "of that card, its sockets read-only",
         tests=("tests/unit/nri/hook/test_adjust.py::test_sockets_of_mps_are_for_those_who_hold_the_card",),
     ),
     Attack(
@@ -348,9 +349,11 @@ CONTAINERS: Final = (
         "mps-own-limits",
         "a program removes the variables with its limits before it becomes a client of MPS, or begins many processes",
         "open",
-        "the daemon's own limits are those of the largest share on the card, and of each process. Make the shares of a card equal; "
-        "where tenants do not trust each other, MIG is the barrier that holds",
+        "with MPS v3 (`koordra.io/mpsProtocol` 3) the limits are the server's, for each claim and process; a variable for a card that the "
+        "process does not have lifts its memory's there (NVIDIA measured it). With v2 they are those of the largest share on the card. Make "
+        "the shares of a card equal; where tenants do not trust each other, MIG is the barrier that holds",
         tests=(
+            "tests/unit/kubelet_plugin/test_named_mps_servers.py::test_each_claim_has_limits_of_its_own_at_the_server",
             "tests/unit/kubelet_plugin/test_card_backends.py::test_the_daemons_limits_are_those_of_the_largest_share_there_is",
         ),
     ),

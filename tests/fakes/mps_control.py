@@ -6,8 +6,9 @@ they are asked, over cards that outlive them.
 
 FOLDER has a file for each card, named by its UUID: how it is set. A daemon is a process of its own, which
 listens on `control` in its pipe directory and ends at `quit`; where another one listens there it does not
-start. It knows the commands that the MPS documentation has, and one more, by which a test is a client:
-`client PID UID` answers with the limits that the client has.
+start. It knows the commands that the MPS documentation has of the version of its protocol, and none of the
+other's; the third is there where FOLDER has a file `mps-v3` (driver 615). One command more is a test's, which
+is a client: `client PID UID` (`client PID NAMESPACE` of the third) answers with the limits that it has.
 """
 
 from __future__ import annotations
@@ -66,12 +67,16 @@ def connected(pipe: Path) -> socket.socket | None:
 
 
 def control(folder: Path, arguments: list[str]) -> None:
+    third = (folder / "mps-v3").exists()
     if arguments == ["-h"]:
         print("usage: nvidia-cuda-mps-control [-d] [-f] [--multiuser-server]")
         return
+    if arguments == ["-p", "3", "-h"] and third:
+        print("Modules:\n  server  Manage servers\n  namespace  Manage namespaces\n  client  Manage clients")
+        return
     pipe = Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
     if arguments[:1] == ["-d"]:
-        if set(arguments[1:]) - {"--multiuser-server"}:
+        if arguments[1:] not in ([], ["--multiuser-server"], *([["-p", "3", "-m"]] if third else [])):
             fail(f"unknown option: {arguments}")
         if not Path(os.environ["CUDA_MPS_LOG_DIRECTORY"]).is_dir() or not pipe.is_dir():
             fail("Failed to create the pipe or log directory")
@@ -79,11 +84,11 @@ def control(folder: Path, arguments: list[str]) -> None:
         card(folder, uuid)
         if connected(pipe):
             fail("An instance of this daemon is already running")
-        start(folder, uuid, pipe)
+        start(folder, uuid, pipe, Third if "3" in arguments else Daemon)
         return
-    if arguments:
+    if arguments[:1] == ["-p"] or (arguments and not third):
         fail(f"unknown option: {arguments}")
-    for line in sys.stdin.read().splitlines():
+    for line in [" ".join(arguments)] if arguments else sys.stdin.read().splitlines():
         connection = connected(pipe)
         if connection is None:
             fail("Cannot find MPS control daemon process")
@@ -99,7 +104,7 @@ def control(folder: Path, arguments: list[str]) -> None:
         print(text, end="")
 
 
-def start(folder: Path, uuid: str, pipe: Path) -> None:
+def start(folder: Path, uuid: str, pipe: Path, made: type[Daemon]) -> None:
     (pipe / "control").unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX)
     os.chdir(pipe)
@@ -112,10 +117,12 @@ def start(folder: Path, uuid: str, pipe: Path) -> None:
     for number in (0, 1, 2):
         os.dup2(nothing, number)
     (pipe / "nvidia-cuda-mps-control.pid").write_text(str(os.getpid()))
-    Daemon(folder, uuid).run(listening)
+    made(folder, uuid).run(listening)
 
 
 class Daemon:
+    quit = "quit"
+
     def __init__(self, folder: Path, uuid: str) -> None:
         self.folder, self.uuid = folder, uuid
         self.threads, self.memory = 100, ""
@@ -130,7 +137,7 @@ class Daemon:
             answer = self.answer(said.decode().split())
             connection.sendall(answer.encode())
             connection.close()
-            if said == b"quit":
+            if said.decode() == self.quit:
                 os._exit(0)
 
     def answer(self, words: list[str]) -> str:
@@ -172,6 +179,95 @@ class Daemon:
             return "error: MPS_SERVER_NOT_READY"
         found["clients"].append(client)  # type: ignore[attr-defined]
         return f"{found['threads']} {found['memory']}\n"
+
+
+class Third(Daemon):
+    """`module verb` commands; a namespace is a folder with a socket, without limits before it is given some."""
+
+    quit = "-q"
+
+    def __init__(self, folder: Path, uuid: str) -> None:
+        super().__init__(folder, uuid)
+        self.namespaces: dict[str, dict[str, str]] | None = None
+        self.state, self.listening = "Ready", dict[str, socket.socket]()
+
+    def answer(self, words: list[str]) -> str:
+        options = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
+        plain = [word for word in words if not word.startswith("--")]
+        flags = {word for word in words if word.startswith("--") and "=" not in word}
+        match plain:
+            case ["-q"]:
+                return ""
+            case ["server", "list"] if options == {"format": "csv,noheader"}:
+                row = f"k,0,4711,{self.state},{Path.cwd()}/k,{self.uuid},-\n"
+                return "" if self.namespaces is None else row
+            case ["server", "create", "k"] if options == {"uid": "0", "allowed-devices": self.uuid}:
+                if self.namespaces is not None:
+                    return "error: the server exists"
+                if card(self.folder, self.uuid)["mode"] != "PROHIBITED":  # else it ends at once
+                    self.namespaces = {}
+                    self.listen("default")
+                return ""
+            case ["fault"]:
+                self.state = "Fault"
+                return ""
+            case ["ends"]:
+                self.namespaces = None
+                for name in [*self.listening]:
+                    self.forget(name)
+                return ""
+            case ["namespace", *_] if self.namespaces is not None and options.pop("server", "") == "k":
+                return self.of_namespaces(plain[1:], options, flags, self.namespaces)
+            case ["client", _, name] if self.namespaces is not None and name in self.namespaces:
+                if card(self.folder, self.uuid)["mode"] != "EXCLUSIVE_PROCESS":
+                    return "error: the card is not exclusive"
+                found = self.namespaces[name]
+                threads, memory = (
+                    found.get(of, "") for of in ("active-thread-percentage", "pinned-memory-limit")
+                )
+                return f"{threads or 100} {memory}\n"
+        return f"error: unknown command {words}"
+
+    def of_namespaces(
+        self, plain: list[str], options: dict[str, str], flags: set[str], there: dict[str, dict[str, str]]
+    ) -> str:
+        match plain:
+            case ["list"] if options == {"format": "csv,noheader"}:
+                rows = [
+                    f"{name},k,{self.state},-,-,0,{Path.cwd()}/k/{name}\n" for name in ("default", *there)
+                ]
+                return "".join(rows)
+            case ["create", name] if name not in there and not options and is_name(name):
+                there[name] = {}
+                self.listen(name)
+                return ""
+            case ["set", name] if name in there and options and (self.folder / "refuses-limits").exists():
+                return "error: Not Supported"
+            case ["set", name] if name in there and options:
+                if options.keys() <= {"active-thread-percentage", "pinned-memory-limit"}:
+                    there[name] |= options
+                    return ""
+            case ["delete", name] if name in there and flags == {"--force"}:
+                del there[name]
+                self.forget(name)
+                return ""
+        return f"error: unknown namespace command {plain} {options}"
+
+    def listen(self, name: str) -> None:
+        folder = Path("k", name)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "control").unlink(missing_ok=True)
+        self.listening[name] = socket.socket(socket.AF_UNIX)
+        self.listening[name].bind(str(folder / "control"))
+
+    def forget(self, name: str) -> None:
+        self.listening.pop(name).close()
+        Path("k", name, "control").unlink()
+        Path("k", name).rmdir()
+
+
+def is_name(name: str) -> bool:
+    return len(name) <= 64 and all(sign.islower() or sign.isdigit() or sign == "_" for sign in name)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,12 @@ _STANDARD = {
     names.STANDARD_NUMA_NODE: "Kubernetes' own: the NUMA node",
 }
 OFFERING = Offering(
-    mig=True, vfs=True, imex=True, mps_shared=True, isolation=IsolationPolicy(("limiter", "mps"))
+    mig=True,
+    vfs=True,
+    imex=True,
+    mps_shared=True,
+    mps_protocol=3,
+    isolation=IsolationPolicy(("limiter", "mps")),
 )
 
 

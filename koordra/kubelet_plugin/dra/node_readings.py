@@ -16,6 +16,7 @@ from koordra.kubelet_plugin.discovery.reading import with_moved
 from koordra.kubelet_plugin.dra.health import HealthFeed, device_health, held_devices
 from koordra.kubelet_plugin.dra.plugin_metrics import PluginMetrics
 from koordra.kubelet_plugin.isolation.backend import IsolationBackend
+from koordra.kubelet_plugin.isolation.mps.backend import MpsIsolation
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource
 from koordra.kubelet_plugin.publish.node_modes import PolicyOfNode
@@ -37,7 +38,9 @@ def inventory_source(settings: Settings, backends: Mapping[str, IsolationBackend
     for word in wanted.allowed or ():
         if word in lacking:
             log.warning("isolation_backend_unavailable", backend=word, why=lacking[word])
-    offering = replace(settings.offering, isolation=policy()).on(usable)
+    mps = backends.get(MpsIsolation.name)
+    protocol = mps.protocol if isinstance(mps, MpsIsolation) else None
+    offering = replace(settings.offering, isolation=policy(), mps_protocol=protocol).on(usable)
     return InventorySource(settings.paths.root, offering=offering, homes=settings.homes, policy=policy)
 
 

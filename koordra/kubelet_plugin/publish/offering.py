@@ -50,7 +50,7 @@ class Offering:
     those that can be made), the virtual functions of NICs and IMEX channels are offered, what isolates
     shares, by which names Multus finds NICs, and which faults of a device end its pods. `mig_reset`: cards
     that are reset for it have their MIG mode switched too; `mps_shared`: claims of several namespaces may be
-    clients of one card."""
+    clients of one card; `mps_protocol`: the version that the driver has."""
 
     slots_per_gpu: int = 16
     mig: bool = False
@@ -62,6 +62,7 @@ class Offering:
     cni: tuple[CniResource, ...] = ()
     drain: DrainPolicy = WITHOUT_DRAIN
     mps_shared: bool = False
+    mps_protocol: int | None = None
 
     def on(self, backends: Sequence[str]) -> Offering:
         """The same, as far as a node with these isolation backends can offer it."""

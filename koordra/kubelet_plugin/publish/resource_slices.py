@@ -185,6 +185,7 @@ def _whole(machine: Machine, gpu: Gpu, offering: Offering, links: Object, *, is_
     # A default must be a multiple of the step, so a remainder below 1Mi is not offered.
     memory = canonical((gpu.memory_bytes or 0) // MIB * MIB)
     shares = offering.of_card(gpu).shares
+    by_mps = "mps" in (shares.allowed or ())
     return DeviceEntry(
         gpu.name,
         gpu,
@@ -198,7 +199,8 @@ def _whole(machine: Machine, gpu: Gpu, offering: Offering, links: Object, *, is_
             names.ATTR_CLIQUE: clique(machine) if gpu.fabric else None,
             **links,
             **shares.attributes(),
-            names.ATTR_MPS_SHARED: True if offering.mps_shared and "mps" in (shares.allowed or ()) else None,
+            names.ATTR_MPS_SHARED: True if by_mps and offering.mps_shared else None,
+            names.ATTR_MPS_PROTOCOL: offering.mps_protocol if by_mps else None,
         },
         capacity={
             names.CAPACITY_MEMORY: capacity(memory, default=memory, least="1Mi", step="1Mi"),

@@ -29,6 +29,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from koordra.api import names
+from koordra.node_state.layout import mps_namespace
 from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.nri.hook.grants import Grants
 from koordra.nri.hook.oci import Container, DeviceRule, Mount, Refusal, can_open
@@ -190,6 +191,8 @@ def _comes_with_claims(
     match parts:
         case ["mps", "cards", device, "pipe"]:
             return read_only and device in devices
+        case ["mps", "cards", device, "v3", _, namespace]:
+            return read_only and device in devices and namespace in map(mps_namespace, claims)
         case ["mps", "cards", device, "shm"]:
             return device in devices
         case ["limiter", "library", *_]:

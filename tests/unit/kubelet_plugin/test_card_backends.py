@@ -30,6 +30,7 @@ from koordra.kubelet_plugin.nvidia_driver.driver_programs import DriverPrograms
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.kubelet_plugin.status.claim_status import with_looks
+from koordra.node_state.layout import mps_namespace
 from tests.fakes import mps_control
 from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, parameters, uid
 from tests.patience import PATIENCE
@@ -66,11 +67,20 @@ class Cards:
 
     @property
     def pipe(self) -> Path:
-        return self.node.paths.state / "mps" / "cards" / GPU_0 / "pipe"
+        third = (self.folder / "mps-v3").exists()
+        return self.node.paths.state / "mps" / "cards" / GPU_0 / ("v3" if third else "pipe")
 
     def says(self, command: str) -> str:
         env = {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe)}
         return DriverPrograms(self.command).run("nvidia-cuda-mps-control", env=env, said=command)
+
+    def client(self, number: int) -> str:
+        """What a client in the claim's own namespace has (MPS v3)."""
+        return self.told("client", "7", mps_namespace(uid(number)))
+
+    def told(self, *words: str) -> str:
+        env = {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe)}
+        return DriverPrograms(self.command).run("nvidia-cuda-mps-control", *words, env=env)
 
     def kill_daemon(self) -> None:
         os.kill(int((self.pipe / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
@@ -78,6 +88,10 @@ class Cards:
 
 @pytest.fixture
 def cards(node: PluginNode, tmp_path: Path) -> Iterator[Cards]:
+    yield from cards_of(node, tmp_path)
+
+
+def cards_of(node: PluginNode, tmp_path: Path) -> Iterator[Cards]:
     found = Cards(tmp_path / "driver", node)
     offering = Offering(isolation=IsolationPolicy(("mps", "timeslicing", "limiter")))
     node.inventory = replace(node.inventory, offering=offering)
@@ -87,7 +101,7 @@ def cards(node: PluginNode, tmp_path: Path) -> Iterator[Cards]:
     mps = MpsIsolation(node.paths.state, programs, settings, make_shm=shm)
     node.backends = backends(mps, TimeSlicing(settings))
     yield found
-    for file in node.paths.state.glob("mps/cards/*/pipe/nvidia-cuda-mps-control.pid"):
+    for file in node.paths.state.glob("mps/cards/*/*/nvidia-cuda-mps-control.pid"):
         try:
             os.kill(int(file.read_text()), signal.SIGKILL)
         except ProcessLookupError:
@@ -332,7 +346,10 @@ def test_a_card_that_is_not_kept_is_told_by_its_claims(cards: Cards, node: Plugi
     (entry,) = with_looks(record, [], watch.looks)
     (condition,) = entry["conditions"]
     assert (condition["status"], condition["reason"]) == ("True", "Kept")
-    assert condition["message"] == "by mps: servers none, since nobody computes"
+    assert (
+        condition["message"]
+        == "by mps: limits the largest share's (MPS v2), servers none, since nobody computes"
+    )
 
 
 @pytest.mark.parametrize("word", ["mps", "timeslicing"])

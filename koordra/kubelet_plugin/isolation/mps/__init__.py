@@ -1,6 +1,8 @@
-"""Backend `mps`: the shares of a card are clients of one MPS server, which keeps their parts of memory and
+"""Backend `mps`: the shares of a card are clients of MPS servers, which keep their parts of memory and
 multiprocessors.
 
-backend    what is done to the card, and what a container gets
-daemon     the control daemon of one card, and commands to it
+backend        what is done to the card, and what a container gets
+daemon         the control daemon of one card, and commands to it
+one_server     by the second version of its protocol
+named_server   by the third, which newer drivers have: limits for each claim
 """

@@ -9,10 +9,10 @@ mode is PROHIBITED until the daemon answers, and EXCLUSIVE_PROCESS then, in whic
 card. A daemon that is gone is started again, as soon as the plugin runs and every few seconds (`verify`), the
 card being PROHIBITED first. Afterwards the card has the mode that it had.
 
-**Limits.** Server-side limits are the same for all clients, and each client may lower them for itself. So the
-daemon's are those of the largest share on the card, and each container's own come by its environment: a
-program that removes its variables has the largest share of the card, not its own. The limits hold for each
-process. Shares of one card that are equal are kept exactly.
+**Limits.** Where the driver has the third version of MPS's protocol each claim has its own at the server
+(named_server). With the second one the server's are the largest share's, and the container's own come by its
+environment, which a program may remove (one_server): shares that are equal are kept exactly. A card goes by
+one version until it is given back. The limits hold for each process.
 
 **One fault domain.** A fatal fault of one client ends all clients of the card. So the claims of a card are of
 one namespace, unless the operator says that namespaces share (`--mps-shared`). A process connects to one
@@ -39,16 +39,21 @@ from koordra.kubelet_plugin.isolation.backend import (
     Realised,
     Share,
 )
-from koordra.kubelet_plugin.isolation.mps.daemon import CONTROL, Limits, MpsDaemon, mebibytes
+from koordra.kubelet_plugin.isolation.mps.daemon import CONTROL, V2, V3, ControlDaemon, protocol_of
+from koordra.kubelet_plugin.isolation.mps.named_server import SERVER, NamedServer
+from koordra.kubelet_plugin.isolation.mps.one_server import OneServer
 from koordra.kubelet_plugin.isolation.none import figures
 from koordra.kubelet_plugin.isolation.own_file_system import make_folder, remove_tree
 from koordra.kubelet_plugin.nvidia_driver.card_settings import CardSettings, ComputeMode
 from koordra.kubelet_plugin.nvidia_driver.driver_programs import DriverPrograms
 from koordra.logs import get_logger
+from koordra.node_state.layout import mps_namespace
 
 log = get_logger(__name__)
 
 IN_CONTAINER: Final = "/run/koordra/mps"
+_LONGEST_SOCKET: Final = 107
+"""Bytes of a path (unix(7))."""
 _MODE: Final = "computeMode"
 _SHM: Final = "5%"
 """Of the node's memory: what containers leave there stays until the card has no share."""
@@ -79,6 +84,15 @@ class MpsIsolation(IsolationBackend):
     def unavailable(self) -> str | None:
         return self._programs.why_not(CONTROL) or self._cards.unavailable
 
+    @property
+    def protocol(self) -> int | None:
+        """By which the next card goes; None where nothing answers."""
+        try:
+            return int(protocol_of(self._programs)) if self.unavailable is None else None
+        except PrepareError as error:
+            log.error("mps_protocol_unknown", error=str(error))
+            return None
+
     def fits(self, share: Share, config: GpuConfig, card: Card) -> str | None:
         del config
         if not share.uuid.startswith("GPU-"):
@@ -103,7 +117,7 @@ class MpsIsolation(IsolationBackend):
     def card_stop(self, card: Card) -> None:
         folder = self._folder / card.device
         if folder.exists():
-            self._daemon(card).quit()
+            self._daemon(card.device, card.uuid).quit()
         mode = dict(card.journal).get(_MODE)
         if mode is None and self._uuid_file(card.device).exists():
             mode = ComputeMode.DEFAULT  # of a lost checkpoint
@@ -116,17 +130,13 @@ class MpsIsolation(IsolationBackend):
 
     def prepare(self, share: Share, config: GpuConfig, keep: Keep) -> Realised:
         del config, keep
-        folder = self._folder / share.device
-        kept, env = share.kept, [("CUDA_MPS_PIPE_DIRECTORY", f"{IN_CONTAINER}/pipe")]
-        if kept.memory_bytes is not None:
-            env.append(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", f"0={mebibytes(kept.memory_bytes)}"))
-        if kept.cores is not None:
-            env.append(("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", str(kept.cores)))
-        mounts = (
-            Mount(str(folder / "pipe"), f"{IN_CONTAINER}/pipe"),
-            Mount(str(folder / "shm"), "/dev/shm", _READ_WRITE),
-        )
-        return Realised(figures(share) + ContainerEdits(env=tuple(env), mounts=mounts))
+        daemon = self._daemon(share.device, share.uuid)
+        sockets, inside = daemon.sockets(share), f"{IN_CONTAINER}/pipe"
+        if not (sockets / "control").exists():
+            raise PrepareError(f"isolation mps: {CONTROL} made no socket in {sockets}")
+        mounts = (Mount(str(sockets), inside), Mount(str(daemon.shm), "/dev/shm", _READ_WRITE))
+        env = (("CUDA_MPS_PIPE_DIRECTORY", inside), *daemon.variables(share))
+        return Realised(figures(share) + ContainerEdits(env=env, mounts=mounts))
 
     def unprepare(self, share: Share) -> None:
         """What there is of it is the card's."""
@@ -153,7 +163,7 @@ class MpsIsolation(IsolationBackend):
 
     def verify(self, card: Card) -> str | None:
         """Raises PrepareError for a daemon that cannot be started again."""
-        daemon = self._daemon(card)
+        daemon = self._daemon(card.device, card.uuid)
         if not daemon.answers:
             log.error("mps_daemon_gone", device=card.device)
             self._run_daemon(card)
@@ -163,51 +173,75 @@ class MpsIsolation(IsolationBackend):
             if mode is ComputeMode.PROHIBITED:  # by a plugin that has ended
                 return None
             return f"its compute mode was {mode}, set by somebody else: programs could run past MPS"
-        for server in daemon.servers():
-            state = daemon.state(server)
-            if state == "FAULT":
+        for server, state in daemon.states().items():
+            if "fault" in state.lower():
                 return f"MPS server {server} is in {state}: a client had a fatal error, and no new one may come until all have ended"
         return None
 
     def status(self, card: Card) -> Mapping[str, str]:
-        daemon = self._daemon(card)
-        states = Counter(daemon.state(server) for server in daemon.servers())
-        found = {"servers": " and ".join(f"{count} {state}" for state, count in sorted(states.items()))}
-        return found if states else {"servers": "none, since nobody computes"}
+        daemon = self._daemon(card.device, card.uuid)
+        states = Counter(daemon.states().values())
+        found = " and ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        return {
+            "servers": found or "none, since nobody computes",
+            "limits": _LIMITS[self._protocol(card.device)],
+        }
 
     def _run_daemon(self, card: Card) -> None:
         """One that answers goes on, for the shares that there are now."""
-        daemon = self._daemon(card)
-        if not daemon.answers:
+        if not self._daemon(card.device, card.uuid).answers:
             self._cards.set_compute_mode(card.uuid, ComputeMode.PROHIBITED)
-            try:
-                for folder, mode in ((daemon.pipe, 0o755), (daemon.log, 0o700)):
-                    folder.mkdir(parents=True, exist_ok=True, mode=mode)
-                why_not = self._make_shm(daemon.shm)
-                if why_not is not None:
-                    raise PrepareError(f"isolation mps: {daemon.shm} would fill the node's disk: {why_not}")
-                self._uuid_file(card.device).write_text(card.uuid)
-            except OSError as error:
-                raise PrepareError(f"isolation mps: {error.filename}: {error.strerror}") from error
-            daemon.start()
-        daemon.limit(_largest(card))
+            self._make_folders(card)
+            self._daemon(card.device, card.uuid).start()
+        daemon = self._daemon(card.device, card.uuid)
+        if daemon.needs_the_card:
+            self._cards.set_compute_mode(card.uuid, ComputeMode.EXCLUSIVE_PROCESS)
+        daemon.keep(card.shares)
         self._cards.set_compute_mode(card.uuid, ComputeMode.EXCLUSIVE_PROCESS)
+
+    def _make_folders(self, card: Card) -> None:
+        """Which protocol the card goes by is written down before its first daemon may start."""
+        uuid, protocol = self._uuid_file(card.device), self._protocol_file(card.device)
+        try:
+            uuid.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+            if not uuid.exists():
+                protocol.write_text(self._best_protocol(card))
+            daemon = self._daemon(card.device, card.uuid)
+            for folder, mode in ((daemon.pipe, 0o755), (daemon.log, 0o700)):
+                folder.mkdir(exist_ok=True, mode=mode)
+            why_not = self._make_shm(daemon.shm)
+            if why_not is not None:
+                raise PrepareError(f"isolation mps: {daemon.shm} would fill the node's disk: {why_not}")
+            uuid.write_text(card.uuid)
+        except OSError as error:
+            raise PrepareError(f"isolation mps: {error.filename}: {error.strerror}") from error
 
     def _uuid_file(self, device: str) -> Path:
         """There from before the first start of the card's daemon until the card is as it was."""
         return self._folder / device / "uuid"
 
-    def _daemon(self, card: Card) -> MpsDaemon:
-        folder = self._folder / card.device
-        return MpsDaemon(self._programs, card.uuid, folder / "pipe", folder / "log", folder / "shm")
+    def _protocol_file(self, device: str) -> Path:
+        """Not there for a daemon of before there was a third version."""
+        return self._folder / device / "protocol"
+
+    def _best_protocol(self, card: Card) -> str:
+        """Sockets of the third have long paths, where the state directory is far down too long ones."""
+        folder = self._folder / card.device / "v3" / SERVER
+        longest = max(len(str(folder / mps_namespace(share.claim_uid) / "control")) for share in card.shares)
+        return protocol_of(self._programs) if longest <= _LONGEST_SOCKET else V2
+
+    def _protocol(self, device: str) -> str:
+        """By which the card's daemon goes until the card is given back."""
+        file = self._protocol_file(device)
+        return file.read_text() if file.exists() else V2
+
+    def _daemon(self, device: str, uuid: str) -> ControlDaemon:
+        folder = self._folder / device
+        made, pipe = (NamedServer, "v3") if self._protocol(device) == V3 else (OneServer, "pipe")
+        return made(self._programs, uuid, folder / pipe, folder / "log", folder / "shm")
 
 
-def _largest(card: Card) -> Limits:
-    kept = [share.kept for share in card.shares]
-    memory = [share.memory_bytes for share in kept]
-    return Limits(
-        threads=max((100 if share.cores is None else share.cores for share in kept), default=100),
-        memory_bytes=None
-        if None in memory or not memory
-        else max(each for each in memory if each is not None),
-    )
+_LIMITS: Final = {
+    V2: "the largest share's (MPS v2)",
+    V3: "each claim's own (MPS v3)",
+}

@@ -1,36 +1,29 @@
-"""One MPS control daemon: the daemon of one card, and commands to it.
+"""One MPS control daemon: the daemon of one card, and commands to it, by the second or the third version of
+its protocol. Which one a driver has is asked of its program (`protocol_of`).
 
-It starts itself into the background (`-d`) and listens on the socket `control` in its pipe directory; a
-server for the clients of each user is started by it on demand. CUDA_VISIBLE_DEVICES of the daemon names the
-card. Commands are lines on the standard input of nvidia-cuda-mps-control with the same pipe directory.
+It starts itself into the background (`-d`) and listens on the socket `control` in its pipe directory.
+CUDA_VISIBLE_DEVICES of the daemon names the card.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
-from koordra.errors import PrepareError
-from koordra.kubelet_plugin.nvidia_driver.driver_programs import DriverPrograms
+from koordra.kubelet_plugin.isolation.backend import Share
+from koordra.kubelet_plugin.nvidia_driver.driver_programs import DriverPrograms, ProgramFailed
 
 CONTROL: Final = "nvidia-cuda-mps-control"
+V2: Final = "2"
+V3: Final = "3"
 _MIB: Final = 1 << 20
-MULTI_USER: Final = "--multiuser-server"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What no client of the card may exceed: percent of its multiprocessors, bytes of its memory (None: all
-    of it)."""
-
-    threads: int
-    memory_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class MpsDaemon:
+class ControlDaemon(ABC):
     """`pipe`, `log` and `shm` are folders, the last one the /dev/shm of its servers, which clients map; every
     call raises PrepareError."""
 
@@ -40,57 +33,59 @@ class MpsDaemon:
     log: Path
     shm: Path
 
+    needs_the_card: ClassVar[bool]
+    """`keep` begins a server at once, for which the card may not be PROHIBITED."""
+
+    @property
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether it can keep shares now."""
+
+    @abstractmethod
     def start(self) -> None:
-        """Containers run as many users, and without multi-user servers those of another user than the first
-        would wait without a word: a control that knows the option is started with it."""
-        known = self.programs.run(CONTROL, "-h")
-        options = (MULTI_USER,) if MULTI_USER in known else ()
+        """In its folders, which are there."""
+
+    @abstractmethod
+    def keep(self, shares: Sequence[Share]) -> None:
+        """Keep these shares of the card to what they are, and no others."""
+
+    @abstractmethod
+    def states(self) -> Mapping[str, str]:
+        """Of its servers, by name: FAULT after a fatal error of a client, when it takes no new ones until all
+        have ended."""
+
+    @abstractmethod
+    def quit(self) -> None:
+        """One that is gone already has ended."""
+
+    @abstractmethod
+    def sockets(self, share: Share) -> Path:
+        """The folder of the socket that the share's containers are clients of."""
+
+    @abstractmethod
+    def variables(self, share: Share) -> tuple[tuple[str, str], ...]:
+        """Of its containers, beside where the socket is."""
+
+    def _asked(self, *arguments: str, said: str = "") -> str:
+        return self.programs.run(CONTROL, *arguments, env=self._env, said=said)
+
+    def _start(self, *options: str) -> None:
         env = {**self._env, "CUDA_VISIBLE_DEVICES": self.uuid}
         self.programs.run(CONTROL, "-d", *options, env=env, shm=self.shm)
 
     @property
-    def answers(self) -> bool:
-        try:
-            self.servers()
-        except PrepareError:
-            return False
-        return True
-
-    def servers(self) -> list[int]:
-        """The process ids of its servers."""
-        answer = self._said("get_server_list")
-        try:
-            return [int(word) for word in answer.split()]
-        except ValueError as error:
-            raise PrepareError(f"{CONTROL}: get_server_list answered {answer.strip()[:80]!r}") from error
-
-    def state(self, server: int) -> str:
-        """ACTIVE, or FAULT after a fatal error of a client: it takes no new ones until all have ended."""
-        return self._said(f"get_server_status {server}").strip()
-
-    def limit(self, limits: Limits) -> None:
-        """For the servers to come, and for what comes to those that are there."""
-        self._said(f"set_default_active_thread_percentage {limits.threads}")
-        for server in self.servers():
-            self._said(f"set_active_thread_percentage {server} {limits.threads}")
-        if limits.memory_bytes is None:
-            return
-        memory = mebibytes(limits.memory_bytes)
-        self._said(f"set_default_device_pinned_mem_limit 0 {memory}")
-        for server in self.servers():
-            self._said(f"set_device_pinned_mem_limit {server} 0 {memory}")
-
-    def quit(self) -> None:
-        """One that is gone already has ended."""
-        if self.answers:
-            self._said("quit")
-
-    def _said(self, command: str) -> str:
-        return self.programs.run(CONTROL, env=self._env, said=f"{command}\n")
-
-    @property
     def _env(self) -> Mapping[str, str]:
         return {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.log)}
+
+
+def protocol_of(programs: DriverPrograms) -> str:
+    """V3 where the driver's program lists what that has (driver 615, CUDA 13.4; docs.nvidia.com/deploy/mps,
+    "MPS v3 Interface"). Raises PrepareError where it does not answer."""
+    try:
+        known = programs.run(CONTROL, "-p", "3", "-h").split()
+    except ProgramFailed:
+        return V2
+    return V3 if {"server", "namespace"} <= set(known) else V2
 
 
 def mebibytes(amount: int) -> str:

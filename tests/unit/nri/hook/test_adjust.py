@@ -10,6 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordra.node_state.layout import mps_namespace
 from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.nri.hook.adjust import NodeFacts
 from koordra.nri.hook.oci import Adjustment, DeviceRule, Mount, adjustment_message, can_open
@@ -400,6 +401,13 @@ def test_what_isolation_has_there_for_the_own_claim_only(source: str, read_only:
         (0, "log", True, False),
         (1, "pipe", True, False),
         (1, "shm", False, False),
+        (0, "v3/k/" + mps_namespace(GPU_CLAIM.ref.uid), True, True),
+        (0, "v3/k/" + mps_namespace(GPU_CLAIM.ref.uid), False, False),
+        (0, "v3/k/" + mps_namespace("another"), True, False),
+        (0, "v3/k/default", True, False),
+        (0, "v3/k", True, False),
+        (0, "v3", True, False),
+        (1, "v3/k/" + mps_namespace(GPU_CLAIM.ref.uid), True, False),
     ],
 )
 def test_sockets_of_mps_are_for_those_who_hold_the_card(
