@@ -11,6 +11,9 @@ While the driver is to be free (release.py) the library is let go: sessions that
 holds one looks (`is_let_go`), and no other begins. So it is for as long as one card's MIG mode is switched
 (`alone`): whoever else has the driver open may keep it from that.
 
+The library may hang while it is initialised or shut down, over a card that has failed. Who asks for a session
+then is refused after a while, and whoever only wants to know or to let go is not held up at all.
+
 nvidia-ml-py has one library for the whole process, and so has this module, the only one that imports it.
 """
 
@@ -37,7 +40,11 @@ class NvmlLetGo(NvmlUnavailable):
 
 _changed: Final = threading.Condition()
 _sessions = 0
-"""How many are open in this process; changed under the condition's lock."""
+"""How many are open in this process; changed under the condition's lock, as is `_under_way`."""
+_under_way = ""
+"""What is called to open or close the library, without the lock; nobody else opens or closes it meanwhile."""
+OPENS_WITHIN: Final = 30.0
+"""Seconds that others wait for that. Without persistence mode an initialisation takes seconds a card."""
 
 
 class NvmlLibrary:
@@ -64,7 +71,7 @@ class NvmlLibrary:
         with _changed:
             self._let_go = True
             _changed.notify_all()
-            return _changed.wait_for(lambda: not _sessions, within)
+            return _changed.wait_for(_is_closed, within)
 
     def take_up(self) -> None:
         """Sessions may begin again."""
@@ -86,7 +93,7 @@ class NvmlLibrary:
             _changed.notify_all()
         try:
             with _changed:
-                if not _changed.wait_for(lambda: not _sessions, within):
+                if not _changed.wait_for(_is_closed, within):
                     raise NvmlUnavailable(f"a call of NVML has not returned for {within:g} s")
             yield lambda: self._session(lambda: None)
         finally:
@@ -100,20 +107,30 @@ class NvmlLibrary:
 
     @contextmanager
     def _session(self, require: Callable[[], None]) -> Iterator[Any]:
-        global _sessions
-        with _changed:
-            require()
-            if not _sessions:
-                self._open()
-            _sessions += 1
+        self._begin(require)
         try:
             yield pynvml
         finally:
+            _end()
+
+    def _begin(self, require: Callable[[], None]) -> None:
+        global _sessions, _under_way
+        with _changed:
+            if not _changed.wait_for(lambda: not _under_way, OPENS_WITHIN):
+                raise NvmlUnavailable(f"{_under_way} has not returned for {OPENS_WITHIN:g} s")
+            require()
+            if _sessions:
+                _sessions += 1
+                return
+            _under_way = "nvmlInit"
+        opened = 0
+        try:
+            self._open()
+            opened = 1
+        finally:
             with _changed:
-                _sessions -= 1
-                if not _sessions:
-                    _close()
-                    _changed.notify_all()
+                _sessions, _under_way = opened, ""
+                _changed.notify_all()
 
     def _open(self) -> None:
         if self._find is not None:
@@ -134,6 +151,25 @@ class NvmlLibrary:
 
 BY_NAME: Final = NvmlLibrary()
 """The one that the loader finds: on a machine whose own driver it is."""
+
+
+def _is_closed() -> bool:
+    return not _sessions and not _under_way
+
+
+def _end() -> None:
+    global _sessions, _under_way
+    with _changed:
+        _sessions -= 1
+        if _sessions:
+            return
+        _under_way = "nvmlShutdown"
+    try:
+        _close()
+    finally:
+        with _changed:
+            _under_way = ""
+            _changed.notify_all()
 
 
 def _close() -> None:
