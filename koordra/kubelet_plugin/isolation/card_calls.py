@@ -69,6 +69,7 @@ class CardCalls:
         """The cards that `alone` has taken, and the locks."""
         self._running: dict[str, str] = {}
         """By card, the call that has not returned."""
+        self._begin = threading.Lock()
 
     @contextmanager
     def alone(self, devices: Iterable[str]) -> Iterator[None]:
@@ -87,8 +88,10 @@ class CardCalls:
         """What the call says. Raises PrepareError where it does not answer, or one of before has not
         returned."""
         card = whole_of(device)
-        if self._running.setdefault(card, what) is not what:
-            raise self._busy(card)
+        with self._begin:
+            if card in self._running:
+                raise self._busy(card)
+            self._running[card] = what
         try:
             taken = self._taken.get(card)
             lock = os.dup(taken) if taken is not None else self._locks.take(card)
