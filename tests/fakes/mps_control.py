@@ -182,7 +182,7 @@ class Daemon:
 
 
 class Third(Daemon):
-    """`module verb` commands; a namespace is a folder with a socket, without limits before it is given some."""
+    """`module verb` commands. A namespace is a folder with a socket, without limits before it gets some."""
 
     quit = "-q"
 
