@@ -79,6 +79,8 @@ class FakeKubeApi:
         self.dropped: tuple[str, ...] = ()
         self.stamp: Callable[[], str] = lambda: f"2026-11-21T00:00:{self._uids % 60:02d}Z"
         """When objects are made."""
+        self.ends: Callable[[], str] = lambda: "2026-11-21T01:00:00Z"
+        """Until when what is deleted, and has finalizers, may take to end."""
         self._version = 100
         self._uids = 0
 
@@ -193,7 +195,7 @@ class FakeKubeApi:
             raise Conflict("the resourceVersion in the precondition does not match", code=409)
         if current["metadata"].get("finalizers"):
             changed = _copy(current)
-            changed["metadata"]["deletionTimestamp"] = "2026-11-21T01:00:00Z"
+            changed["metadata"]["deletionTimestamp"] = self.ends()
             self._store("MODIFIED", key, changed)
         else:
             self._remove(key)

@@ -13,8 +13,8 @@
 Pauses: 10 s after a failure, doubled by each of the replica (of the job, where all start anew), 6 min at
 most; 10 s after a disruption; 60 s after a release, doubled by each within MEMORY, 30 min at most.
 
-Who goes for good says so to the gang first (`frees`), in a write of its own, and is deleted once that has
-been seen: else its place would be held for the pod that comes instead of a lost one.
+Who goes for good says so to the gang first (`frees`), in a write of its own, and is deleted once the gang has
+that in its record: else its place would be held for the pod that comes instead of a lost one.
 
 Every step may be the last one before a crash: the next look decides anew from what is there. Pods have names
 that follow from what is there, so what was made, and not seen yet, is not made twice.

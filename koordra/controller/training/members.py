@@ -14,7 +14,7 @@ to another one before it is gone, or has been overdue for OVERDUE seconds, as on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -35,6 +35,7 @@ from koordra.controller.training.training_job import (
     TrainingJob,
     time_of,
 )
+from koordra.placement.holders.device_hold import DeviceHold
 
 OVERDUE: Final = timedelta(seconds=30)
 
@@ -116,6 +117,15 @@ def owner_uid(pod: Fields) -> str:
     """Of its controller, empty where it has none."""
     owners = objects.mappings(objects.metadata(pod).get("ownerReferences"))
     return next((str(one.get("uid")) for one in owners if one.get("controller")), "")
+
+
+def kept_for(leaving: Collection[str], holds: Mapping[str, Object]) -> set[str]:
+    """Of these pods, by uid, those whose seats would be held if they were gone now: their gang has not written
+    yet that they go for good."""
+    if not leaving:
+        return set()
+    seats = [seat for hold in holds.values() for seat in DeviceHold.of(hold).seats]
+    return {seat.pod for seat in seats if seat.pod in leaving and not seat.given_up}
 
 
 def _member(pod: Object, claims: Mapping[str, Object]) -> Member | None:

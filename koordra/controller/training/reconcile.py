@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
 from koordra.api import objects
-from koordra.api.kinds import PODS, RESOURCE_CLAIMS, SERVICES, TRAINING_JOBS
+from koordra.api.kinds import DEVICE_HOLDS, PODS, RESOURCE_CLAIMS, SERVICES, TRAINING_JOBS
 from koordra.api.objects import Object
 from koordra.controller.allocation.reserved.quotas import Quotas
 from koordra.controller.allocation.writes import Writer
@@ -34,7 +34,7 @@ from koordra.controller.resource_class.reconcile import write_status
 from koordra.controller.settings import Settings
 from koordra.controller.training import pods, rendezvous
 from koordra.controller.training.decisions import Decision, NewPod, decide, is_settled
-from koordra.controller.training.members import Member, Phase, members_of, owner_uid
+from koordra.controller.training.members import OVERDUE, Member, Phase, kept_for, members_of, owner_uid
 from koordra.controller.training.moves import Mover
 from koordra.controller.training.standing import Standing
 from koordra.controller.training.training_job import (
@@ -107,9 +107,11 @@ class TrainingReconciler:
             decision = self.mover.with_move(job, members, decision, cluster)
         if not self.may_write():
             return decision.look
+        leaving = {one.uid for one in members if one.leaves and since[_leaves(one)] < OVERDUE.total_seconds()}
+        kept = kept_for(leaving, cluster[DEVICE_HOLDS])
         try:
             self._status(obj, job, decision)
-            self._delete(job, decision)
+            self._delete(job, decision, kept)
             self._make(job, decision.make, cluster[PODS])
             self._refused.pop(uid, None)
         except (Conflict, NotFound) as error:
@@ -121,7 +123,8 @@ class TrainingReconciler:
             self._tell(obj, "RefusedByServer", f"the API server refuses its pods: {error.message}")
             again = self.now() + AGAIN
             return again if decision.look is None else min(again, decision.look)
-        return decision.look
+        look = self.now() + OVERDUE if kept else None
+        return min(filter(None, (decision.look, look)), default=None)
 
     def _waits(self, job: TrainingJob, members: Sequence[Member]) -> dict[str, float]:
         """For how long what waits has been seen to: counted anew after a change of leader."""
@@ -129,6 +132,7 @@ class TrainingReconciler:
             one.uid for one in members if one.is_ended or (one.has_started and one.phase is Phase.PLACED)
         }
         clock, known = self.clock(), self._since.get(job.uid, {})
+        waiting |= {_leaves(one) for one in members if one.leaves}
         self._since[job.uid] = {key: known.get(key, clock) for key in waiting}
         return {key: clock - began for key, began in self._since[job.uid].items()}
 
@@ -161,7 +165,8 @@ class TrainingReconciler:
             self._told[uid] = f"{reason} {message}"
             self.report(ClaimEvent(reason, cut(message), (obj,), warning=warning))
 
-    def _delete(self, job: TrainingJob, decision: Decision) -> None:
+    def _delete(self, job: TrainingJob, decision: Decision, kept: Collection[str]) -> None:
+        """`kept`: uids of pods of which the gang has not written yet that they go."""
         place, told = job.namespace, f"{job.namespace}/{job.name}"
         for going in decision.delete.values():
             member = going.member
@@ -171,6 +176,8 @@ class TrainingReconciler:
                 if going.frees and member.has_started and not member.leaves:
                     marks = {"uid": member.uid, "annotations": {LEAVES: "true"}}
                     self.client.patch(PODS, member.name, {"metadata": marks}, namespace=place)
+                    continue
+                if going.frees and member.uid in kept:
                     continue
                 self.client.delete(PODS, member.name, namespace=place, uid=member.uid)
             except (NotFound, Conflict):
@@ -204,6 +211,10 @@ class TrainingReconciler:
             found = self.client.get(SERVICES, job.name, namespace=job.namespace)
             if owner_uid(found) != job.uid:
                 raise _taken(found) from error
+
+
+def _leaves(member: Member) -> str:
+    return f"{member.uid} leaves"
 
 
 def _taken(found: Object) -> Invalid:

@@ -4,7 +4,7 @@ other loops (kube-controller-manager, scheduler, kubelets) as single steps."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from koordra.api import names, objects
@@ -14,7 +14,7 @@ from koordra.controller import claims as claims_of
 from koordra.controller.explain.forecast.intake import Terms
 from koordra.controller.training.moves import Mover
 from koordra.controller.training.reconcile import TrainingReconciler
-from koordra.controller.training.training_job import State
+from koordra.controller.training.training_job import State, text_of
 from tests.fakes.cluster import Cluster
 from tests.fakes.joint_cluster import JointCluster, claim
 from tests.fakes.kube_api import Write
@@ -43,16 +43,25 @@ def spec(framework: str = "ElasticPyTorch", *, least: int = 1, most: int = 2, **
     return found
 
 
+GRACE = timedelta(seconds=30)
+_KUBELET = "test/kubelet"
+
+
+def run(act: Callable[[], object]) -> None:
+    act()
+
+
 class TrainingCluster:
     """`settle` lets everybody run until nothing is written any more; `broken`: nodes on which no pod comes
-    up; `kill_at`: the training controller is killed at this write of its own, counted from now on."""
+    up. `graceful`: pods that are bound end at the kubelet's next turn after they were deleted."""
 
-    def __init__(self, *, nodes: int = 1, gpus: int = 2, mover: bool = False) -> None:
+    def __init__(self, *, nodes: int = 1, gpus: int = 2, mover: bool = False, graceful: bool = False) -> None:
         self.joint = JointCluster(nodes=nodes, gpus=gpus)
         self.api = self.joint.api
         self.api.stamp = self.joint.timestamp
+        self.api.ends = lambda: text_of(self.now() + GRACE)
         self.broken: set[str] = set()
-        self.with_mover = mover
+        self.with_mover, self.graceful = mover, graceful
         self.start_again()
 
     def start_again(self) -> None:
@@ -120,6 +129,9 @@ class TrainingCluster:
 
     def kubelets(self) -> None:
         for pod in self.api.all(PODS):
+            if objects.is_deleting(pod):
+                self._has_ended(objects.name(pod))
+                continue
             gates = objects.spec_of(pod).get("schedulingGates")
             if gates or objects.status_of(pod).get("phase", "Pending") != "Pending":
                 continue
@@ -127,6 +139,8 @@ class TrainingCluster:
             name = objects.name(pod)
             if claims and not objects.spec_of(pod).get("nodeName"):
                 self.joint.scheduler_binds(name, *claims)
+            if self.graceful and not objects.finalizers_of(pod):
+                self.api.edit(PODS, name, lambda one: one["metadata"].update(finalizers=[_KUBELET]))
             node = objects.spec_of(self.api.get(PODS, name)).get("nodeName")
             if node not in self.broken:
                 self.phase(name, "Running", startTime=self.joint.timestamp())
@@ -145,10 +159,15 @@ class TrainingCluster:
             ),
         )
 
-    def settle(self, rounds: int = 12) -> None:
+    def _has_ended(self, pod: str) -> None:
+        self.api.edit(PODS, pod, lambda one: one["metadata"].pop("finalizers"))
+        self.api.delete(PODS, pod)
+
+    def settle(self, rounds: int = 12, turn: Callable[[Callable[[], object]], None] = run) -> None:
+        """`turn` runs a pass of the training controller."""
         for _ in range(rounds):
             before = len(self.api.history)
-            self.training_pass()
+            turn(self.training_pass)
             self.others()
             if len(self.api.history) == before:
                 return
