@@ -63,6 +63,8 @@ _HOSTFILES: Final = (
     "HYDRA_HOST_FILE",
     "I_MPI_HYDRA_HOST_FILE",
 )
+_WHOLE_NAMES: Final = ("OMPI_MCA_orte_keep_fqdn_hostnames", "PRTE_MCA_prte_keep_fqdn_hostnames")
+"""Open MPI calls `train-000.train` by its first part else, which is no name in a cluster's DNS."""
 
 
 def service(job: TrainingJob) -> Object:
@@ -191,13 +193,16 @@ def _environment(job: TrainingJob, slot: int) -> Mapping[str, str]:
             "PET_RDZV_BACKEND": "c10d",
             "PET_RDZV_ENDPOINT": _endpoint(job),
             "PET_RDZV_ID": job.uid,
+            # Else torchrun compares the endpoint with its own host's name, which is the first part of it.
+            "PET_RDZV_CONF": f"is_host={int(slot == 0)}",
         }
     return {}
 
 
 def _launcher_environment(job: TrainingJob) -> Mapping[str, str]:
     if job.framework is Framework.MPI:
-        return dict.fromkeys(_HOSTFILES, f"{GANG_FILES}/hosts")
+        hosts = dict.fromkeys(_HOSTFILES, f"{GANG_FILES}/hosts")
+        return hosts | dict.fromkeys(_WHOLE_NAMES, "true")
     return {}
 
 

@@ -64,6 +64,7 @@ def test_the_template_becomes_pods_of_a_gang() -> None:
     assert (worker["spec"]["hostname"], worker["spec"]["subdomain"]) == ("train-001", "train")
     env = {one["name"]: one["value"] for one in launcher["spec"]["containers"][0]["env"]}
     assert env["OMPI_MCA_orte_default_hostfile"] == "/run/gang/hosts"
+    assert env["OMPI_MCA_orte_keep_fqdn_hostnames"] == "true"
     assert worker["spec"]["restartPolicy"] == launcher["spec"]["restartPolicy"] == "Never"
 
 
