@@ -88,6 +88,13 @@ koordra-class-namespaces)."""
 CLASS_NAMESPACES: Final = "koordra.io/namespaces"
 """Annotation on a class: namespaces that may name it, separated by commas."""
 
+APPLY_RECOMMENDATION: Final = "koordra.io/apply-recommendation"
+"""Annotation on a class: claims that pods make of it get the share that was recommended by what such pods
+used; `Smaller`: never more than they ask for, `Either`: more, too."""
+
+ASKED_SHARE: Final = "koordra.io/asked-share"
+"""Annotation on a claim by the webhook: what it asked for, before it got what was recommended."""
+
 RECLAIM_POLICY: Final = "koordra.io/reclaim-policy"
 """Annotation on a DeviceClass: `Retain` where claims of it keep their devices between pods."""
 

@@ -99,7 +99,8 @@ def device_class(obj: Object, *, lookup: Lookup, own_namespace: str) -> Object:
                     at=what,
                 )
         marks = {**suitable_nodes.annotation(read), **_allocation_mode(read, driver)}
-        marks |= _of(objects.annotations_of(obj), names.CLASS_NAMESPACES)
+        for name in (names.CLASS_NAMESPACES, names.APPLY_RECOMMENDATION):
+            marks |= _of(objects.annotations_of(obj), name)
         metadata = {
             "name": objects.name(obj),
             "labels": {MANAGED_BY: names.FIELD_COMPONENT}

@@ -59,6 +59,7 @@ from koordra.controller.training.reconcile import start_training
 from koordra.controller.webhook.cert_rotation import WebhookSettings, rotate_keys
 from koordra.controller.webhook.handlers import paths
 from koordra.controller.webhook.lookups import Lookups
+from koordra.controller.webhook.recommended import Recommendations
 from koordra.controller.webhook.server import WebhookServer
 from koordra.kube.client import KubeClient
 from koordra.kube.wall_clock import utc_now, utc_now_micro
@@ -133,8 +134,9 @@ def start_webhook(
     compat = legacy.compat if legacy else None
     quota = QuotaWebhook(client, lookups, compat, namespace=settings.namespace)
     rewriting = LegacyWebhook(client, legacy, lookups, quota, metrics=metrics) if legacy else None
-    amend = quota.with_percent_bounds if settings.percent_bounds else None
-    answers = paths(lookups, amend, quota.published.isolations)
+    recommended = Recommendations(lookups, settings.namespace, time.monotonic)
+    amends = (recommended.applied, *((quota.with_percent_bounds,) if settings.percent_bounds else ()))
+    answers = paths(lookups, *amends, isolations=quota.published.isolations)
     server = WebhookServer(
         parse_address(settings.address),
         answers | quota.paths() | (rewriting.paths() if rewriting else {}),

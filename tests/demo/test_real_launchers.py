@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -135,21 +137,21 @@ def job(name: str, **spec: Any) -> dict[str, Any]:
 
 class Demo:
     def __init__(self, folder: Path, documents: list[dict[str, Any]]) -> None:
-        self.folder = folder / "cluster"
+        self.folder = Path(tempfile.mkdtemp(prefix="kd-"))  # short, for the sockets below it
         manifest = folder / "job.yaml"
         manifest.write_text(yaml.safe_dump_all(documents))
         command = [sys.executable, "-m", "koordra", "demo", "-f", str(manifest), "--run-commands", "--keep"]
-        self.process = subprocess.Popen(
-            [*command, "--timeout", "1800", "--dir", str(self.folder)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self.log = folder / "demo.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--timeout", "1800", "--dir", str(self.folder)], stdout=log, stderr=log
+            )
 
     def ends(self, name: str) -> str:
         """The state in which the job has ended."""
 
         def look() -> str | None:
-            assert self.process.poll() is None, "the demo has ended"
+            assert self.process.poll() is None, self.log.read_text()[-2000:]
             try:
                 client = new_client(str(self.folder / "kubeconfig"), timeout=PATIENCE)
                 found = client.get(TRAINING_JOBS, name, namespace="default")
@@ -178,6 +180,7 @@ class Demo:
         finally:
             self.process.kill()
             self.process.wait()
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def until(look: Callable[[], str | None], what: str) -> str:

@@ -120,8 +120,8 @@ def owner_uid(pod: Fields) -> str:
 
 
 def kept_for(leaving: Collection[str], holds: Mapping[str, Object]) -> set[str]:
-    """Of these pods, by uid, those whose seats would be held if they were gone now: their gang has not written
-    yet that they go for good."""
+    """Of these pods, by uid, those whose seats would be held if they were gone now: their gang has not
+    written yet that they go for good."""
     if not leaving:
         return set()
     seats = [seat for hold in holds.values() for seat in DeviceHold.of(hold).seats]

@@ -18,8 +18,8 @@ gate and the suitable nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 from typing import Final
 
 from koordra.api import names, objects
@@ -44,12 +44,12 @@ def mutate_claims(
     asked: AdmissionRequest,
     lookups: KnownObjects,
     in_native: bool,
-    amend: Amend = lambda obj: obj,
+    amends: Sequence[Amend] = (),
 ) -> AdmissionResponse:
     if asked.operation != "CREATE" or asked.kind not in _CLAIMS:
         return AdmissionResponse()
     if not objects.is_native(asked.object, in_native):
-        amended = amend(asked.object)
+        amended = reduce(lambda obj, amend: amend(obj), amends, asked.object)
         return AdmissionResponse(object=None if amended is asked.object else amended)
     changed, problems, warnings = native.translate(asked.object, lookups.classes())
     return AdmissionResponse(problems, changed, warnings)
@@ -93,16 +93,16 @@ HANDLERS: Final = {"/mutate/claims": mutate_claims, "/mutate/pods": mutate_pods,
 
 def paths(
     lookups: KnownObjects,
-    amend: Amend | None = None,
+    *amends: Amend,
     isolations: Callable[[], frozenset[str] | None] = lambda: None,
 ) -> dict[str, Callable[[AdmissionRequest], AdmissionResponse]]:
-    """Path -> the decision, for the server. `amend`: of claims and templates in joint mode."""
+    """Path -> the decision, for the server. `amends`: of claims and templates in joint mode, one after the
+    other."""
     handlers: dict[str, Callable[..., AdmissionResponse]] = {
         **HANDLERS,
         "/validate": partial(validate, isolations=isolations),
+        "/mutate/claims": partial(mutate_claims, amends=amends),
     }
-    if amend:
-        handlers["/mutate/claims"] = partial(mutate_claims, amend=amend)
     return {
         f"{prefix}{path}": partial(handler, lookups=lookups, in_native=bool(prefix))
         for path, handler in handlers.items()

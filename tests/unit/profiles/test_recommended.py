@@ -1,0 +1,28 @@
+"""The document of what is recommended, and nothing where it is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from koordra.profiles.recommended import Recommended, read_recommended
+
+
+def test_it_is_read() -> None:
+    text = '{"a": {"t": {"memory": 11, "cores": 25, "at": 7}, "u": {"cores": 5, "more": []}}, "b": {}}'
+    assert read_recommended(text) == {"a": {"t": Recommended(11, 25, 7), "u": Recommended(0, 5, 0)}}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nonsense", "[]", '"x"', "{", "[" * 100_000, '{"a": 3}', '{"a": {"t": 3}}']
+)
+def test_what_is_none_has_none(text: str) -> None:
+    assert read_recommended(text) == {}
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "5", True, None, 1 << 62])
+def test_what_cannot_be_an_amount_is_left_out(value: object) -> None:
+    good = {"memory": 1, "cores": 2, "at": 3}
+    text = json.dumps({"a": {"bad": {**good, "cores": value}, "good": good}})
+    assert read_recommended(text) == {"a": {"good": Recommended(1, 2, 3)}}
