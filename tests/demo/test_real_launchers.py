@@ -45,7 +45,7 @@ socketserver.ThreadingTCPServer.allow_reuse_address = True
 with socketserver.ThreadingTCPServer((socket.gethostname(), 2222), Told) as server:
     server.serve_forever()
 """
-SSH = """#!{python}
+AGENT = """#!{python}
 import socket, sys, time
 for _ in range(600):
     try:
@@ -217,9 +217,9 @@ def debian(*packages: str) -> tuple[Path, dict[str, str]]:
 def test_mpirun_starts_its_ranks_by_the_hostfile(tmp_path: Path, demos: list[Demo]) -> None:
     root, env = debian("openmpi-bin")
     (tmp_path / "sshd.py").write_text(SSHD)
-    (tmp_path / "ssh").write_text(SSH.format(python=sys.executable))
-    (tmp_path / "ssh").chmod(0o755)
-    env |= {"OPAL_PREFIX": f"{root}/usr", "OMPI_MCA_plm_rsh_agent": "/training/ssh"}
+    (tmp_path / "agent").write_text(AGENT.format(python=sys.executable))
+    (tmp_path / "agent").chmod(0o755)
+    env |= {"OPAL_PREFIX": f"{root}/usr", "OMPI_MCA_plm_rsh_agent": "/training/agent"}
     env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     says = "echo rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE at $AT"
     launch = template("mpirun.openmpi", "sh", "-c", says, env=env, folder=tmp_path, cards=0)

@@ -271,8 +271,8 @@ class World:
         self.cluster.joint.pass_time((1, 11, 70, 700)[at % 4])
 
     def places(self, at: int) -> None:
-        """After some time, in which a move may have come to pay: a pass, devices for whom it made, and another
-        pass before anything comes up."""
+        """After some time, in which a move may have come to pay: a pass, devices for whom it made, and
+        another pass before anything comes up."""
         self.cluster.joint.pass_time((70, 700)[at % 2])
         self.passes(0)
         self.cluster.claim_controller()
