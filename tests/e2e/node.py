@@ -190,19 +190,8 @@ class KoordraNode:
         pods: Mapping[str, str] | None = None,
     ) -> str:
         """Make a claim with this allocation, reserved for these pods (name -> uid); its uid."""
-        devices = {
-            "requests": [
-                {
-                    "name": request,
-                    "exactly": {
-                        "deviceClassName": names.CLASS_GPU,
-                        "allocationMode": "ExactCount",
-                        "count": 1,
-                    },
-                }
-                for request in dict.fromkeys(result["request"] for result in results)
-            ]
-        }
+        labels = dict.fromkeys(result["request"] for result in results)
+        devices = {"requests": [_request(*label.split("/")) for label in labels]}
         claim = {
             "apiVersion": kinds.RESOURCE_CLAIMS.api_version,
             "kind": kinds.RESOURCE_CLAIMS.kind,
@@ -322,3 +311,11 @@ def device_nodes_can_be_made(folder: Path) -> bool:
     finally:
         path.unlink(missing_ok=True)
     return True
+
+
+def _request(name: str, alternative: str = "") -> dict[str, Any]:
+    """For one GPU, which `alternative` of the request got."""
+    asked = {"deviceClassName": names.CLASS_GPU, "allocationMode": "ExactCount", "count": 1}
+    if not alternative:
+        return {"name": name, "exactly": asked}
+    return {"name": name, "firstAvailable": [{"name": alternative, **asked}]}

@@ -8,6 +8,7 @@ container may open is the kernel's word.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
@@ -17,17 +18,20 @@ from typing import Any
 
 import grpc
 import pytest
+import yaml
+from click.testing import CliRunner
 
-from koordra.api import kinds, resource_class
+from koordra.api import kinds, names, resource_class
 from koordra.api.elastic import elastic_gpu
 from koordra.api.objects import Object
+from koordra.cli.main import cli
 from koordra.placement import plan
 from koordra.topology.location import DeviceNode
 from koordra.topology.machine import Gpu
 from tests.e2e.card_driver import CUT, CardDriver
 from tests.e2e.containerd import Containerd, wait_until
 from tests.e2e.cri import ContainerSpec, HostMount
-from tests.e2e.node import NODE, KoordraNode, Prepared
+from tests.e2e.node import NAMESPACE, NODE, KoordraNode, Prepared
 from tests.e2e.test_containers import ALLOWED, REFUSED, dns_label, environment, node_of
 from tests.unit.allocator import machines
 
@@ -62,19 +66,16 @@ class Claims:
     def __init__(self, containerd: Containerd, node: KoordraNode, label: str) -> None:
         self._containerd, self._node, self._label = containerd, node, label
         self._made: list[Prepared] = []
+        self._cluster: list[Object] = []
         self._pods: list[str] = []
 
     def prepare(self, cls: Object, spec: Object) -> tuple[Prepared, str]:
         """Allocated as the controller does it, then prepared; with the name of its device."""
-        claim = {**machines.claim("c"), "spec": spec}
         found: dict[str, Any] = {}
 
         def allocated() -> bool:
-            slices, _ = self._node.api.list(kinds.RESOURCE_SLICES)
-            held, _ = self._node.api.list(kinds.RESOURCE_CLAIMS)
-            held = [one for one in held if one["metadata"]["name"] in {made.name for made in self._made}]
-            planned = plan([machines.node(NODE), cls, *slices, *held, claim])
-            found.update(planned.allocations.get("default/c", {}))
+            planned = plan(self.pending(cls, spec))
+            found.update(planned.allocations.get(f"{NAMESPACE}/c", {}))
             return bool(found)
 
         wait_until(allocated, "what the plugin publishes now", log=self._node.plugin.log)
@@ -82,6 +83,23 @@ class Claims:
         name = f"{self._label}-{len(self._made)}"
         self._made.append(self._node.prepare(name, devices["results"], config=devices.get("config", ())))
         return self._made[-1], devices["results"][0]["device"]
+
+    def pending(self, cls: Object, spec: Object) -> list[Object]:
+        """What the plugin publishes and claims hold now, and a claim that waits."""
+        slices, _ = self._node.api.list(kinds.RESOURCE_SLICES)
+        held, _ = self._node.api.list(kinds.RESOURCE_CLAIMS)
+        held = [one for one in held if one["metadata"]["name"] in {made.name for made in self._made}]
+        claim = {**machines.claim("c", namespace=NAMESPACE), "spec": spec}
+        self._cluster = [machines.node(NODE), *machines.device_classes(), cls, *slices, *held, claim]
+        return self._cluster
+
+    def told(self, *words: str) -> str:
+        """What the command says of what was pending last."""
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump({"kind": "List", "apiVersion": "v1", "items": self._cluster}, file)
+            file.flush()
+            said = CliRunner().invoke(cli, [*words, "-f", file.name], env={"COLUMNS": "200"})
+        return " ".join(said.output.split())
 
     def pod(self) -> str:
         self._pods.append(self._containerd.cri.run_pod(f"{self._label}-{len(self._pods)}"))
@@ -97,13 +115,14 @@ class Claims:
             self._node.unprepare(self._made.pop())
 
 
-def of_resource_class(kept_by: str, **capacity: str) -> tuple[Object, Object]:
+def of_resource_class(kept_by: str, *, allowed: Sequence[str] = (), **capacity: str) -> tuple[Object, Object]:
     """The DeviceClass of a ResourceClass, and the spec of a claim of it."""
+    policy = {"isolation": kept_by, **({"allowedIsolation": list(allowed)} if allowed else {})}
     meant = {
         "kind": "ResourceClass",
         "metadata": {"name": "kept", "uid": "1"},
         "deviceType": "gpu",
-        "policy": {"gpu": {"isolation": kept_by}},
+        "policy": {"gpu": policy},
     }
     asked = machines.request("gpu", capacity=capacity)
     asked["exactly"]["deviceClassName"] = "kept"
@@ -260,3 +279,50 @@ def test_a_card_is_given_out_in_turns(containerd: Containerd, driver: CardDriver
         assert can_be_opened(containerd, container, cards_of(driver)) == [node_of(card)]
     claims.end()
     assert driver.card(card) == AS_BEFORE
+
+
+@pytest.fixture
+def mixed(node: KoordraNode, driver: CardDriver, tmp_path: Path) -> tuple[Gpu, Gpu]:
+    """A node of which one card may be cut, one is kept by MPS and one by the limiter; no other has shares."""
+    by_mps, by_limiter = [gpu for number, gpu in enumerate(driver.machine.gpus[:3]) if number != CUT]
+    cards = [
+        {"card": by_mps.uuid, "isolation": ["mps"]},
+        {"card": by_limiter.uuid, "isolation": ["limiter"]},
+    ]
+    modes = tmp_path / "modes.yaml"
+    modes.write_text(yaml.safe_dump({"nodeconfig": [{"name": NODE, "isolation": ["mig"], "cards": cards}]}))
+    node.restart_plugin(*driver.options, "--mig-on-demand", "--node-modes", str(modes))
+    return by_mps, by_limiter
+
+
+def test_auto_is_the_first_word_that_the_card_has(
+    containerd: Containerd, driver: CardDriver, claims: Claims, mixed: tuple[Gpu, Gpu]
+) -> None:
+    """A slice of a whole card or else a share of 60 GiB, of which a card has room for one: the claim's order
+    decides between slice and share, the class's between the ways in which a share's card is kept."""
+    cls, spec = of_resource_class("Auto", allowed=["limiter", "mps"], memory="60Gi", cores="60")
+    share = {"name": "share", **spec["devices"]["requests"][0]["exactly"]}
+    part = {**share, "name": "slice", "deviceClassName": names.CLASS_MIG}
+    either = {"devices": {"requests": [{"name": "gpu", "firstAvailable": [part, share]}]}}
+    by_mps, by_limiter = mixed
+    _, place = claims.prepare(cls, either)
+    assert place.startswith(f"{driver.machine.gpus[CUT].name}-mig-7g80gb")
+    found: dict[str, tuple[Prepared, str]] = {}
+    for _ in mixed:
+        prepared, device = claims.prepare(cls, either)
+        found[device] = prepared, claims.told("plan")
+    assert set(found) == {by_mps.name, by_limiter.name}
+    claims.pending(cls, either)
+    assert "Does not fit" in claims.told("plan")
+    for card, word in ((by_mps, "mps"), (by_limiter, "limiter")):
+        prepared, before = found[card.name]
+        assert f"isolation {word} (Auto: limiter, mps)" in before
+        after = claims.told("explain", f"claim/{prepared.name}", "-n", NAMESPACE)
+        assert f"{card.name} (isolation {word}: Auto, the first of limiter, mps that the node has)" in after
+        container = claims.run(prepared)
+        env = environment(containerd, container)
+        assert ("CUDA_MPS_PIPE_DIRECTORY" in env) is (word == "mps")
+        assert bool(driver.daemon(card)) is (word == "mps")
+        limited = containerd.cri.shell(container, "ls /run/koordra/limiter").text.split()
+        assert (prepared.uid in limited) is (word == "limiter")
+        assert can_be_opened(containerd, container, cards_of(driver)) == [node_of(card)]
