@@ -18,7 +18,7 @@ from koordra.controller.reporting.claim_events import CONFLICTS, ClaimEvent
 from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.controller.webhook import keys
 from koordra.controller.webhook.server import WebhookServer
-from koordra.errors import ApiError, ApiUnreachable
+from koordra.errors import ApiError, ApiUnreachable, CheckpointError
 from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.dra.plugin_metrics import PluginMetrics
 from koordra.kubelet_plugin.isolation.limiter import region
@@ -144,8 +144,8 @@ def _prepare(world: World) -> Iterator[None]:
     figures = PluginMetrics(world.metrics)
     yield
     for _ in range(5):
-        with suppress(OSError), figures.observe_call("prepare"):
-            raise OSError("no space left on device")
+        with suppress(CheckpointError), figures.observe_call("prepare"):
+            raise CheckpointError("no space left on device")
     yield
 
 

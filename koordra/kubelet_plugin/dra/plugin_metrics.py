@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from koordra.errors import KoordraError
+from koordra.errors import ApiError, CDIError, CheckpointError, KoordraError, NotFound
 from koordra.kubelet_plugin.discovery.gpu_health import COUNTERS
 from koordra.kubelet_plugin.dra.health import DeviceHealth, Health
 from koordra.kubelet_plugin.publish.devices import faults_of
@@ -23,7 +23,7 @@ _CALL: Final = ("prepare", "unprepare")
 _DEVICE: Final = bounded("the node's devices")
 CALLS: Final = counter(
     "koordra_plugin_calls_total",
-    "Claims that were prepared and unprepared, and how that went",
+    "Claims that were prepared and unprepared, and how that went; failed: by what is wrong with the node's disk, the API server or koordra, not with the claim",
     call=_CALL,
     result=("ok", "refused", "failed"),
 )
@@ -94,8 +94,9 @@ class PluginMetrics:
             with self._running.labels(call).track_inprogress(), self._seconds.labels(call).time():
                 yield
             result = "ok"
-        except KoordraError:
-            result = "refused"
+        except KoordraError as error:
+            if isinstance(error, NotFound) or not isinstance(error, (CheckpointError, CDIError, ApiError)):
+                result = "refused"
             raise
         finally:
             self._calls.labels(call, result).inc()

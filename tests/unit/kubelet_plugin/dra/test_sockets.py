@@ -24,7 +24,7 @@ from koordra._proto.dra import (
     pluginregistration_pb2,
     pluginregistration_pb2_grpc,
 )
-from koordra.errors import ApiUnreachable, NodeError, PrepareError
+from koordra.errors import ApiUnreachable, CheckpointError, NodeError, NotFound, PrepareError
 from koordra.kubelet_plugin.dra.dra_service import (
     CALLS_AT_ONCE,
     Calls,
@@ -423,3 +423,25 @@ def test_who_waited_for_a_name_owns_the_file_that_is_there(tmp_path: Path) -> No
         leave.set()
         waiting.join(PATIENCE)
     assert not lock.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (PrepareError("a word that claims may not say"), "refused"),
+        (NotFound("gone", code=404, reason="NotFound"), "refused"),
+        (CheckpointError("checkpoint.json cannot be written: No space left on device"), "failed"),
+        (ApiUnreachable("nobody answers"), "failed"),
+        (ValueError("a defect"), "failed"),
+    ],
+)
+def test_what_is_wrong_with_the_node_is_told_from_what_is_wrong_with_the_claim(
+    error: Exception, result: str
+) -> None:
+    """The alert KoordraPrepareFails is about the node."""
+    metrics = Metrics()
+    figures = PluginMetrics(metrics)
+    with pytest.raises(type(error)), figures.observe_call("prepare"):
+        raise error
+    labels = {"call": "prepare", "result": result}
+    assert sample(metrics, "koordra_plugin_calls_total", labels) == 1
