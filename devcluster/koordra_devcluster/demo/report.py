@@ -18,7 +18,7 @@ from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.explain.telling import lines
 from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import kinds, names, objects
-from koordra.api.allocation import Allocation
+from koordra.api.allocation import Allocation, pinned_node
 from koordra.api.objects import Object
 from koordra.errors import NotFound, PlanError
 from koordra.kube.client import KubeClient
@@ -228,7 +228,7 @@ def _placed_entry(
         "namespace": objects.namespace(claim),
         "name": objects.name(claim),
         "pods": [objects.name(pod) for pod in users],
-        "node": results[0]["pool"] if results else None,
+        "node": pinned_node(allocation.get("nodeSelector")) or (results[0]["pool"] if results else None),
         "allocated": allocation.get("allocationTimestamp"),
         "devices": [
             {

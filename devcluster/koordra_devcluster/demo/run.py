@@ -286,7 +286,7 @@ def _hopeless(observation: report.Observation) -> bool:
 
 def _progress(observation: report.Observation) -> list[str]:
     slices = [
-        f"node {entry['spec']['pool']['name']} publishes {len(entry['spec']['devices'])} devices"
+        f"{'node' if entry['spec'].get('nodeName') else 'pool'} {entry['spec']['pool']['name']} publishes {len(entry['spec']['devices'])} devices"
         for entry in observation.slices
         if entry["spec"].get("devices")
     ]
