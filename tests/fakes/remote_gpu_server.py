@@ -9,6 +9,10 @@ and answers lines on loopback.
 from __future__ import annotations
 
 import socketserver
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 SESSIONS: dict[str, str] = {}
 
@@ -35,6 +39,17 @@ def answer(command: str, session: str, *said: str) -> str:
 
 class Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
+
+
+@contextmanager
+def running() -> Iterator[str]:
+    """The address of one that runs meanwhile."""
+    with subprocess.Popen([sys.executable, "-S", __file__], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.kill()
 
 
 if __name__ == "__main__":

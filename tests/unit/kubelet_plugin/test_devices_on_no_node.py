@@ -52,11 +52,7 @@ with socket.create_connection((host, int(port))) as server:
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """As pip would have installed it."""
     site = tmp_path / "site-packages"
-    info = site / "remote_gpu-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "remote_gpu.py").write_text(worked_example(SECTION, "python"))
-    (info / "entry_points.txt").write_text("[koordra.isolation]\nremote = remote_gpu:Remote\n")
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: remote-gpu\nVersion: 1.0\n")
+    install(site)
     monkeypatch.syspath_prepend(str(site))
     isolations.cache_clear()
     yield site
@@ -64,15 +60,19 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     isolations.cache_clear()
 
 
+def install(site: Path) -> None:
+    info = site / "remote_gpu-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "remote_gpu.py").write_text(worked_example(SECTION, "python"))
+    (info / "entry_points.txt").write_text("[koordra.isolation]\nremote = remote_gpu:Remote\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: remote-gpu\nVersion: 1.0\n")
+
+
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    command = [sys.executable, "-S", remote_gpu_server.__file__]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = f"127.0.0.1:{int(process.stdout.readline())}"
+    with remote_gpu_server.running() as address:
         monkeypatch.setenv("REMOTE_GPU_SERVER", address)
         yield address
-        process.kill()
 
 
 @pytest.fixture
