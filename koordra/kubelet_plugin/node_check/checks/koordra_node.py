@@ -7,7 +7,7 @@ from typing import Final
 
 from koordra.api import names
 from koordra.compat.detection import offered_by_others, publishers
-from koordra.kubelet_plugin.isolation.hami_core import FOLDER
+from koordra.kubelet_plugin.isolation.hami_core import LIBRARY
 from koordra.kubelet_plugin.node_check.readings.cdi import CdiHook
 from koordra.kubelet_plugin.node_check.readings.node import NodeReadings
 from koordra.kubelet_plugin.node_check.result import Fault, Outcome, judged, not_applicable, ok, problem
@@ -49,8 +49,8 @@ def device_plugins(node: NodeReadings) -> Outcome:
 def hami_core(node: NodeReadings) -> Outcome:
     """HAMi's library, where the node has it, can keep shares."""
     if node.hami_core is None:
-        return not_applicable(f"no {FOLDER}: isolation hami-core needs HAMi's library there")
-    return judged([FOLDER], (Fault(what, remedy) for what, remedy in node.hami_core))
+        return not_applicable(f"no {LIBRARY}: isolation hami-core needs HAMi's library there")
+    return judged([LIBRARY], (Fault(what, remedy) for what, remedy in node.hami_core))
 
 
 def plugin(node: NodeReadings) -> Outcome:

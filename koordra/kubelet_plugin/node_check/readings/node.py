@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from koordra.kubelet_plugin.isolation.hami_core import FOLDER, faults
+from koordra.kubelet_plugin.isolation.hami_core import FOLDER, LIBRARY, faults
 from koordra.kubelet_plugin.node_check.host_imex import host_imex, is_enabled
 from koordra.kubelet_plugin.node_check.readings.cdi import Cdi, read_cdi
 from koordra.kubelet_plugin.node_check.readings.cgroup import (
@@ -93,7 +93,7 @@ def read_node(directory: Path, *, live: LiveNode | None = None, cdi_folder: str 
         koordra=read_koordra(root, kubelet.root, live),
         rivals=read_rivals(root, kubelet.root, live),
         host_imex=host_imex(processes, enabled=is_enabled(root)),
-        hami_core=tuple(faults(directory, FOLDER)) if root.is_folder(FOLDER) else None,
+        hami_core=tuple(faults(directory, FOLDER)) if root.is_file(LIBRARY) else None,
     )
 
 

@@ -461,8 +461,8 @@ PROBLEMS: list[tuple[str, Change, str, str]] = [
     ),
     (
         "hami-core",
-        write("usr/local/vgpu/ld.so.preload", "/usr/local/vgpu/libvgpu.so"),
-        "libvgpu.so is not on this node",
+        write("usr/local/vgpu/libvgpu.so", "an upload that was cut off"),
+        "libvgpu.so is no library for",
         "HAMi's DaemonSet",
     ),
     (
