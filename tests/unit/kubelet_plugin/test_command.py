@@ -32,6 +32,7 @@ class RecordedDriver:
 
     ran: list[Settings]
     sockets_answer = True
+    profiles = staticmethod(lambda: b"")
     at_run: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, settings: Settings, client: object, *, metrics: Metrics) -> None:

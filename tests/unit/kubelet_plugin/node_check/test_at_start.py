@@ -50,6 +50,7 @@ def test_only_where_the_node_s_files_are_known(
 
     class IdleDriver:
         answers = True
+        profiles = None
 
         def __init__(self, *_: object, **__: object) -> None:
             pass
