@@ -138,5 +138,5 @@ def test_the_components_bound_what_a_node_writes_as_the_code_does(name: str) -> 
     assert documents[0]["kind"] == "ConfigMap"
     assert documents[0]["metadata"]["name"] == name
     assert "data" not in documents[0]
-    assert f"<= {LONGEST_ENTRY}" in text
+    assert f"<= {LONGEST_ENTRY}" in (ROOT / "policies" / "evictions.yaml").read_text()
     assert json.dumps(encode([request()]))  # a text, as the ConfigMap's values are

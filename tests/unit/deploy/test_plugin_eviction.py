@@ -102,12 +102,15 @@ def test_the_component_turns_it_on_which_is_off_without_it(
 @pytest.fixture(params=COMPONENTS)
 def said(request: pytest.FixtureRequest) -> Callable[..., str]:
     name = request.param
-    policy = policies(ROOT / COMPONENTS[name] / "requests.yaml")[name]
+    policy = policies(ROOT / "policies" / "evictions.yaml")["koordra-evictions"]
     (rule,) = policy["matchConstraints"]["resourceRules"]
-    assert rule["resourceNames"] == [name]
+    assert set(rule["resourceNames"]) == set(COMPONENTS)
+
+    def named(obj: Object) -> Object:
+        return {**obj, "metadata": {**obj["metadata"], "name": name}}
 
     def of(old: Object, new: Object, *, node: str | None = "node-a", account: str = ACCOUNTS[name]) -> str:
-        return refusal(policy, old, new, account=account, node=node) or ""
+        return refusal(policy, named(old), named(new), account=account, node=node) or ""
 
     return of
 
