@@ -7,14 +7,16 @@ slow to import, so that commands import this module only when they ask a cluster
 from __future__ import annotations
 
 import socket
+import ssl
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kubernetes import config
 from kubernetes.client import Configuration
 from kubernetes.client.rest import RESTClientObject
-from urllib3 import PoolManager
+from urllib3 import HTTPSConnectionPool, PoolManager
 from urllib3.connection import HTTPConnection
+from urllib3.util.ssl_ import create_urllib3_context
 
 from koordra.errors import ApiUnreachable, InvalidManifest
 from koordra.kube.client import KubeClient
@@ -32,6 +34,17 @@ where etcd reports no progress."""
 
 DEFAULT_NAMESPACE: Final = "default"
 _OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class _Connections(HTTPSConnectionPool):
+    """Takes the authorities that Kubernetes' own clients take. From Python 3.13 on urllib3 asks for
+    VERIFY_X509_STRICT besides, and refuses those of many clusters, which lack a key usage or an authority's
+    key identifier."""
+
+    def _new_conn(self) -> Any:
+        made: Any = super()._new_conn()
+        made.ssl_context = create_urllib3_context(verify_flags=ssl.VERIFY_X509_PARTIAL_CHAIN)
+        return made
 
 
 def new_client(
@@ -85,6 +98,7 @@ def _configuration(kubeconfig: str | None, context: str | None) -> tuple[Configu
                 config_file=kubeconfig, context=context, client_configuration=configuration
             )
         pool = RESTClientObject(configuration).pool_manager
+        pool.pool_classes_by_scheme = {**pool.pool_classes_by_scheme, "https": _Connections}
         pool.connection_pool_kw["socket_options"] = [*HTTPConnection.default_socket_options, *_KEEP_ALIVE]
         return configuration, pool
     except Exception as error:  # the library checks little: a file that is none ends in any type of error
