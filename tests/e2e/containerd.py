@@ -144,6 +144,9 @@ class Containerd:
         """The usual images, or some of these folders' (images.py)."""
         tar = self.folder / "images.tar"
         write_images(self.runtime.busybox, tar, folders)
+        self.import_archive(tar)
+
+    def import_archive(self, tar: Path) -> None:
         local = [] if self.runtime.version.startswith("1.") else ["--local"]
         self.ctr("images", "import", *local, "--snapshotter", "native", str(tar))
 

@@ -24,6 +24,7 @@ kubelet asks again, and so does `create`."""
 
 HERE = Path(__file__).parent
 FOREVER = ("/bin/sleep", "2147483647")
+_PROPAGATIONS = {"": 0, "HostToContainer": 1, "Bidirectional": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,12 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class HostMount:
+    """`propagation` as a manifest says it, empty for none."""
+
     host: str
     container: str
+    read_only: bool = False
+    propagation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,8 @@ class HostDevice:
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
     """What a pod manifest and the kubelet say about a container. `target`: the container whose processes an
-    ephemeral one sees; `memory`: its limit in bytes."""
+    ephemeral one sees; `memory`: its limit in bytes; an empty `command`: the image's own entry point, with
+    `args`; `log`: below the pod's folder of logs."""
 
     cdi: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -56,12 +62,16 @@ class ContainerSpec:
     mounts: Sequence[HostMount] = ()
     devices: Sequence[HostDevice] = ()
     capabilities: Sequence[str] = ("MKNOD",)
+    dropped: Sequence[str] = ()
     privileged: bool = False
     target: str = ""
     memory: int = 0
     image: str = BUSYBOX
     read_only_root: bool = False
     user: int = 0
+    command: Sequence[str] = FOREVER
+    args: Sequence[str] = ()
+    log: str = ""
 
 
 def compile_proto(folder: Path) -> tuple[ModuleType, ModuleType]:
@@ -105,11 +115,15 @@ class Cri:
         own_network: bool = False,
         uid: str = "",
         first_user: int = 0,
+        host_pid: bool = False,
+        logs: str = "",
     ) -> str:
         """A pod on the host's network, since there is no CNI here; `own_network` needs one. `first_user`: the
-        node's user that is root in it (`hostUsers: false`); 0: no user namespace of its own."""
+        node's user that is root in it (`hostUsers: false`); 0: no user namespace of its own. `logs`: a folder
+        for what its containers write."""
         network = self._messages.POD if own_network else self._messages.NODE
-        host = self._messages.NamespaceOption(network=network, pid=self._messages.CONTAINER)
+        pid = self._messages.NODE if host_pid else self._messages.CONTAINER
+        host = self._messages.NamespaceOption(network=network, pid=pid)
         if first_user:
             users = [self._messages.IDMapping(host_id=first_user, container_id=0, length=65536)]
             host.userns_options.CopyFrom(
@@ -120,6 +134,7 @@ class Cri:
                 name=name, uid=uid or f"uid-of-{name}", namespace=namespace
             ),
             annotations=annotations,
+            log_directory=logs,
             linux=self._messages.LinuxPodSandboxConfig(
                 security_context=self._messages.LinuxSandboxSecurityContext(
                     namespace_options=host, privileged=privileged
@@ -140,7 +155,9 @@ class Cri:
         if spec.target:
             namespaces.pid, namespaces.target_id = messages.TARGET, spec.target
         security = messages.LinuxContainerSecurityContext(
-            capabilities=messages.Capability(add_capabilities=spec.capabilities),
+            capabilities=messages.Capability(
+                add_capabilities=spec.capabilities, drop_capabilities=spec.dropped
+            ),
             privileged=spec.privileged,
             namespace_options=namespaces,
             run_as_user=messages.Int64Value(value=spec.user) if spec.user else None,
@@ -149,13 +166,21 @@ class Cri:
         config = messages.ContainerConfig(
             metadata=messages.ContainerMetadata(name=name),
             image=messages.ImageSpec(image=spec.image),
-            command=FOREVER,
+            command=spec.command,
+            args=spec.args,
+            log_path=spec.log,
             envs=[
                 messages.KeyValue(key=key, value=value)
                 for key, value in (*spec.env.items(), *spec.repeated_env)
             ],
             mounts=[
-                messages.Mount(container_path=mount.container, host_path=mount.host) for mount in spec.mounts
+                messages.Mount(
+                    container_path=mount.container,
+                    host_path=mount.host,
+                    readonly=mount.read_only,
+                    propagation=_PROPAGATIONS[mount.propagation],
+                )
+                for mount in spec.mounts
             ],
             devices=[
                 messages.Device(container_path=device.container, host_path=device.host, permissions="rwm")
@@ -215,6 +240,11 @@ class Cri:
         """What the runtime gave to runc, as JSON text inside the verbose status."""
         request = self._messages.ContainerStatusRequest(container_id=container, verbose=True)
         return str(self._stub.ContainerStatus(request, timeout=PATIENCE).info["info"])
+
+    def is_running(self, container: str) -> bool:
+        request = self._messages.ContainerStatusRequest(container_id=container)
+        answer = self._stub.ContainerStatus(request, timeout=PATIENCE)
+        return bool(answer.status.state == self._messages.CONTAINER_RUNNING)
 
     def pods(self) -> list[str]:
         answer = self._stub.ListPodSandbox(self._messages.ListPodSandboxRequest(), timeout=PATIENCE)
