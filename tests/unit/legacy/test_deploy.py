@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ import yaml
 from koordra.api import kinds, objects, resource_class
 from koordra.cel.selectors import compile_error
 from koordra.cli.processes.controller import read_legacy_settings
+from koordra.compat.detection import VENDORS, dialects_with
+from koordra.compat.settings import Settings
 from koordra.controller.claims import is_koordra_class
 from koordra.controller.legacy.admission import PATHS
 from koordra.controller.webhook import cert_rotation
@@ -28,6 +31,13 @@ from tests.patience import PATIENCE
 from tests.unit.deploy.test_rbac import Cluster, Right, used_up
 from tests.unit.legacy.cluster import Object, container, pod
 
+NO_DEVICES = (
+    "devices.kubevirt.io/",
+    "vpc.amazonaws.com/",
+    "networking.gke.io.networks/",
+    "smarter-devices/",
+)
+"""Resources of virtual machines, networks and files of /dev."""
 ROOT = Path(__file__).resolve().parents[3] / "deploy" / "kustomize" / "legacy"
 
 
@@ -83,12 +93,25 @@ def is_sent(obj: Object) -> bool:
         (pod({"cpu": 1}, initContainers=[container("i", {"nvidia.com/gpumem": 1})]), True),
         (pod({}, annotations={"egpuc.elasticgpu.io/main": "c"}), True),
         (pod({"cpu": 1, "memory": "1Gi", "hugepages-2Mi": "4Mi"}), False),
+        (pod({"amd.com/gpu": 1, "devices.kubevirt.io/kvm": 1}), False),
+        (pod({"amd.com/gpu": 1, "nvidia.com/gpu": 1}), True),
+        (pod({"amd.com/nic": 1}), True),
         (pod({}), False),
         (pod(containers=[{"name": "bare", "image": "x"}]), False),
     ],
 )
 def test_nothing_but_pods_that_ask_is_held_up_by_a_missing_webhook(obj: Object, sent: bool) -> None:
     assert is_sent(obj) is sent
+
+
+def test_what_is_no_device_of_koordras_is_left_out_by_the_same_names() -> None:
+    for name in (*(prefix for prefix, _ in VENDORS), *NO_DEVICES):
+        assert not is_sent(pod({f"{name}x": 1})), name
+    for entry in webhooks():
+        (listed,) = re.findall(r'matches\("\^\((.*?)\)"\)', entry["matchConditions"][0]["expression"])
+        names = {name.replace("[.]", ".") for name in listed.split("|")}
+        assert names == {*(prefix for prefix, _ in VENDORS), *NO_DEVICES}
+        assert not [name for name in names if dialects_with(f"{name}x", Settings())]
 
 
 def test_the_settings_that_are_shipped_are_read(tmp_path: Path) -> None:
