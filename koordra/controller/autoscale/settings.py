@@ -3,7 +3,7 @@
 
     after: 30        # seconds for which something has waited before a node is asked for
     within: 900      # seconds in which a node has to come
-    cooldown: 600    # seconds in which a claim that wants one more node than came for it is the group's failure
+    cooldown: 600    # seconds in which a claim, for which a node came, counts as a failure if it still waits
     image: registry.k8s.io/pause:3.10               # of placeholders
     groups:
     - name: h100
