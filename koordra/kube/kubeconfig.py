@@ -42,9 +42,8 @@ class _Connections(HTTPSConnectionPool):
     key identifier."""
 
     def _new_conn(self) -> Any:
-        made: Any = super()._new_conn()
-        made.ssl_context = create_urllib3_context(verify_flags=ssl.VERIFY_X509_PARTIAL_CHAIN)
-        return made
+        self.conn_kw["ssl_context"] = create_urllib3_context(verify_flags=ssl.VERIFY_X509_PARTIAL_CHAIN)
+        return super()._new_conn()
 
 
 def new_client(
