@@ -130,6 +130,16 @@ def test_koordra_works_without_its_development_cluster() -> None:
     assert not [path for path in above if path.is_relative_to(PACKAGE)]
 
 
+def test_nothing_depends_on_training_jobs() -> None:
+    """They are a user of gangs, which whoever has another one does without; the process starts them."""
+    users = {
+        relative(path)
+        for path in sources()
+        if any(name.startswith("koordra.controller.training.") for name in imports(path))
+    }
+    assert {user for user in users if not user.startswith("controller/training/")} == {"controller/run.py"}
+
+
 def test_third_party_packages_have_one_door() -> None:
     wrong = []
     for path in sources():

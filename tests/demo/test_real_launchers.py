@@ -221,18 +221,18 @@ def test_mpirun_starts_its_ranks_by_the_hostfile(tmp_path: Path, demos: list[Dem
     (tmp_path / "agent").chmod(0o755)
     env |= {"OPAL_PREFIX": f"{root}/usr", "OMPI_MCA_plm_rsh_agent": "/training/agent"}
     env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    says = "echo rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE at $AT"
+    says = "echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE at $AT >/training/rank-$OMPI_COMM_WORLD_RANK"
     launch = template("mpirun.openmpi", "sh", "-c", says, env=env, folder=tmp_path, cards=0)
     worker = template(sys.executable, "/training/sshd.py", env=env, folder=tmp_path, cards=2)
     spec = {"framework": "MPI", "minReplicas": 2, "maxReplicas": 2, "template": worker, "launcher": launch}
     demos.append(demo := Demo(tmp_path, [claims(2), job("mpi", **spec)]))
     assert demo.ends("mpi") == "Complete", demo.output()
-    said = [line for line in demo.output().splitlines() if line.startswith("rank ")]
-    assert sorted(said) == [
-        "rank 0 of 4 at mpi-000",
-        "rank 1 of 4 at mpi-000",
-        "rank 2 of 4 at mpi-001",
-        "rank 3 of 4 at mpi-001",
+    said = [path.read_text().strip() for path in sorted(tmp_path.glob("rank-*"))]
+    assert said == [
+        "0 of 4 at mpi-000",
+        "1 of 4 at mpi-000",
+        "2 of 4 at mpi-001",
+        "3 of 4 at mpi-001",
     ]
 
 

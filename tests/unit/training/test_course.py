@@ -26,6 +26,24 @@ def test_an_elastic_job_takes_what_there_is_and_grows() -> None:
     assert cluster.condition("Progress")["reason"] == "Whole"
 
 
+def test_its_size_is_what_fits_now_in_the_fewest_blocks_and_on_whole_nodes() -> None:
+    """n0 and n1 are of one block, in which a place is taken; n2 and n3 of another."""
+    cluster = TrainingCluster(nodes=4, gpus=2)
+    for at in range(4):
+        labels = {"fabric.koordra.io/block": "near" if at < 2 else "far"}
+        cluster.api.edit(NODES, f"n{at}", lambda one, labels=labels: one["metadata"]["labels"].update(labels))
+    there = template(nodeSelector={"kubernetes.io/hostname": "n0"})
+    cluster.job("other", framework="PyTorch", least=1, most=1, template=there)
+    cluster.settle()
+    cluster.job(least=4, most=4)
+    cluster.settle()
+    assert sorted(cluster.nodes_of()) == ["n2", "n2", "n3", "n3"]
+    cluster.job("late", least=1, most=4)
+    cluster.settle()
+    assert sorted(cluster.nodes_of("late")) == ["n0", "n1", "n1"], "what is left"
+    assert (cluster.state("late"), len(cluster.held())) == (State.RUNNING, 1)
+
+
 def test_it_shrinks_as_it_is_told_and_for_others() -> None:
     cluster = TrainingCluster(gpus=3)
     cluster.job(least=1, most=3)
