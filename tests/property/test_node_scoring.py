@@ -66,13 +66,13 @@ def a_node(chance: random.Random, name: str, memories: Sequence[str]) -> list[Di
 
 
 def a_group(chance: random.Random, name: str) -> tuple[Dict, Dict]:
-    kind = chance.choice(("whole", "share", "share", "share", "mig"))
+    kind = chance.choice(("whole", "whole", "share", "share", "share", "mig"))
     node = chance.choice((None, None, "Binpack", "Spread", "FragmentationAware"))
     parameters = {"apiVersion": "koordra.io/v1alpha1", "kind": "PlacementPolicy", "node": node}
     opaque = {"opaque": {"driver": "koordra.io", "parameters": parameters}}
     configs = [opaque] if node else []
     if kind == "whole":
-        wanted = request("gpu", count=chance.randint(1, 2))
+        wanted = request("gpu", count=chance.randint(1, 3))
     elif kind == "mig":
         wanted = request("mig", "mig")
     else:
@@ -162,14 +162,17 @@ def _most_at_once(parts: Sequence[Dict], capacity: str) -> Fraction:
     )
 
 
-def under(strategy: ScoringStrategy, asked: Dict) -> ScoringStrategy | None:
+def under(written: ScoringStrategy | None, asked: Dict) -> ScoringStrategy | None:
+    """Without the operator's weights claims that ask for packed or spread nodes go by the cards' memory."""
     (node,) = [one["opaque"]["parameters"]["node"] for one in asked["spec"]["devices"].get("config", ())] or (
         None,
     )
     if node == "FragmentationAware":
         return None
-    word = {"Binpack": "MostAllocated", "Spread": "LeastAllocated"}.get(node, strategy.type)
-    return ScoringStrategy(ScoringType(word), strategy.resources)
+    word = {"Binpack": "MostAllocated", "Spread": "LeastAllocated"}.get(node)
+    if word is None:
+        return written
+    return ScoringStrategy(ScoringType(word), written.resources if written else ((GPU_MEMORY, 1),))
 
 
 @pytest.mark.parametrize("seed", mostly_long(list(range(80)), fast=10))
@@ -177,7 +180,8 @@ def test_the_node_is_the_one_that_brute_force_takes(seed: int) -> None:
     chance = random.Random(seed)
     names = chance.sample(RESOURCES, chance.randint(1, 4))
     resources = tuple((name, chance.choice((1, 1, 2, 7))) for name in names)
-    strategy = ScoringStrategy(chance.choice(list(ScoringType)), resources)
+    written = ScoringStrategy(chance.choice(list(ScoringType)), resources)
+    strategy = None if chance.random() < 0.25 else written
     learned = Learned(expected(Workload.of(WORKLOAD), {})) if chance.random() < 0.4 else None
     policy = chance.choice(("koordra", "koordra", "Spread", "TopologyAware"))
     nodes = {
@@ -190,7 +194,6 @@ def test_the_node_is_the_one_that_brute_force_takes(seed: int) -> None:
     alone = {name: engine_for(policy=policy, learned=learned) for name in nodes}
     for name, one in alone.items():
         Manifests.of([*device_classes(), *nodes[name]]).fill(one.index)
-    placed = 0
     for number in range(14):
         manifest, pod = a_group(chance, f"c{number}")
         group = ClaimGroup((ResourceClaim.from_dict(manifest),), (pod,))
@@ -205,7 +208,6 @@ def test_the_node_is_the_one_that_brute_force_takes(seed: int) -> None:
         if not isinstance(found, Offer):
             assert not best, (seed, number)
             continue
-        placed += 1
         value, name, offer = min(best, key=lambda entry: entry[:2])
         assert (found.node, found.allocations(pin_to_node=True)) == (
             name,
@@ -214,7 +216,6 @@ def test_the_node_is_the_one_that_brute_force_takes(seed: int) -> None:
         ledger.take(name, ledger.asked(pod, found))
         for one in (engine, alone[name]):
             assume(one, manifest, pod, found)
-    assert placed
 
 
 def assume(engine: Engine, manifest: Dict, pod: Dict, offer: Offer) -> None:

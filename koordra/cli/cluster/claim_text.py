@@ -35,7 +35,7 @@ _TERMS: Final = {
 """What a term counts, and its weight in the written cost."""
 _DECIDES: Final = {
     SOFT_TAINTS: "taints by which its pods prefer other nodes (PreferNoSchedule)",
-    SCORING_STRATEGY: "how full it is by the operator's weights",
+    SCORING_STRATEGY: "how full it is, by weight",
     EXPECTED_WASTE: "what it is expected to leave unusable",
 }
 _MOST_PODS: Final = 8

@@ -8,7 +8,8 @@ spread, in the words of kube-scheduler's NodeResourcesFit (`scoringStrategy`: a 
 
 It comes after what the claim pays and PreferNoSchedule taints, and before what the cluster pays, so that it
 decides among nodes that are worth the same to the claim. A claim's `PlacementPolicy.node` stands above the
-operator's type, and FragmentationAware says that it does not go by this at all.
+operator's type, and FragmentationAware says that it does not go by this at all; where the operator has said
+nothing, Binpack and Spread are about the memory of cards.
 
 CPU, memory and extended resources are what the node's `allocatable` says and what its pods request.
 `koordra.io/gpu-memory` and `koordra.io/gpu-cores` are of the cards, and what claims have of them: exact once
@@ -74,12 +75,6 @@ class ScoringStrategy:
     type: ScoringType
     resources: tuple[tuple[str, int], ...]
 
-    def under(self, asked: NodePolicy | None) -> ScoringStrategy | None:
-        """With the type that a claim asks for; None where it wants none of this."""
-        if asked is None:
-            return self
-        return None if asked is NodePolicy.FRAGMENTATION_AWARE else replace(self, type=_TYPES[asked])
-
     def cost(self, rooms: Sequence[Room], further: Sequence[int]) -> int:
         """0 to WHOLE, of a node where so much more of each resource is taken."""
         weights = sum_ = 0
@@ -91,6 +86,20 @@ class ScoringStrategy:
             return WHOLE
         full = sum_ // weights
         return WHOLE - full if self.type is ScoringType.MOST_ALLOCATED else full
+
+
+_CARDS_ALONE: Final = ScoringStrategy(ScoringType.MOST_ALLOCATED, (("koordra.io/gpu-memory", 1),))
+"""By which claims go that ask for packed or spread nodes where the operator has said no weights."""
+
+
+def strategy_under(written: ScoringStrategy | None, asked: NodePolicy | None) -> ScoringStrategy | None:
+    """What the operator wrote, with the type that a claim asks for; None where neither says anything, or the
+    claim wants none of this."""
+    if asked is None:
+        return written
+    if asked is NodePolicy.FRAGMENTATION_AWARE:
+        return None
+    return replace(written or _CARDS_ALONE, type=_TYPES[asked])
 
 
 def written_strategy(text: str) -> ScoringStrategy:

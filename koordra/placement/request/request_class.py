@@ -36,7 +36,7 @@ from koordra.api.tables import BoundedCache
 from koordra.cel.selectors import names_read_by
 from koordra.placement.candidates.candidate_list import CandidateList, ResultCache
 from koordra.placement.candidates.cost_bound import CostBound
-from koordra.placement.candidates.node_scoring import NodeScore, ScoringStrategy
+from koordra.placement.candidates.node_scoring import NodeScore, ScoringStrategy, strategy_under
 from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.node_class import NodeClass
 from koordra.placement.request.claim_groups import ClaimGroup, claim_keys, siblings_in
@@ -87,7 +87,7 @@ class RequestClass:
     names_nodes: bool
     bound: CostBound
     score: NodeScore | None = None
-    """The operator's weights, where there are some and its claims go by them."""
+    """How full nodes are by weight, where its claims go by that."""
     results: ResultCache = field(default_factory=ResultCache)
     candidates: CandidateList = field(default_factory=CandidateList)
     suits: BoundedCache[Hashable, bool] = field(default_factory=lambda: BoundedCache(1 << 14))
@@ -183,7 +183,8 @@ def resolved_group_of(
         bound = CostBound([_requests_of(claim) for claim in asked], policy, index.features)
         found = RequestClass(names_read(asked), names_nodes, bound, size=_size_of(asked))
         said = next((claim.placement.node for claim in asked if claim.placement.node), None)
-        if policy is not None and scoring is not None and (strategy := scoring.under(said)) is not None:
+        strategy = strategy_under(scoring, said)
+        if policy is not None and strategy is not None:
             requests = total_of(map(index.pods.requests_of, group.pods))
             found.score = NodeScore(strategy, requests, bound.takes)
     if found.counted != found.answers:

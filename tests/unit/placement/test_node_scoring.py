@@ -211,7 +211,18 @@ def test_hami_s_annotation_is_the_claim_s_word(word: str | None, taken: str) -> 
     assert set(found.nodes.values()) == {taken}
 
 
-def test_without_the_setting_nothing_is_weighed() -> None:
+@pytest.mark.parametrize(("word", "taken"), [("Binpack", BUSY), ("Spread", IDLE)])
+def test_without_the_setting_the_claim_s_word_is_about_the_memory_of_cards(word: str, taken: str) -> None:
+    """Though the card in use would be left fuller by the share than an unused one."""
+    given = [*used("koordra.io/gpu-memory"), *share("c", "70Gi", word=word)]
+    assert nodes_of(given) == {"default/c": taken}
+    half = claim("held", request("gpu", capacity={"memory": "40Gi", "cores": "1"}))
+    there = plan([*device_classes(), *machine(2, 0, name=BUSY), half]).allocations["default/held"]
+    given = [*machine(2, 0, name=BUSY), *machine(2, 0, name=IDLE), {**half, "status": {"allocation": there}}]
+    assert nodes_of([*given, *share("c", "40Gi", word=word)]) == {"default/c": taken}
+
+
+def test_without_the_setting_nothing_is_weighed_of_claims_that_say_nothing() -> None:
     given = [*used("cpu"), *many(6)]
     engine = engine_for()
     found = plan([*device_classes(), *given], engine=engine)
@@ -278,7 +289,7 @@ def test_plan_and_explain_go_by_it_and_say_so(tmp_path: Any) -> None:
     next(one for one in given if objects.name(one) == "c" and one["kind"] == "Pod")["spec"]["nodeName"] = BUSY
     file.write_text(yaml.safe_dump_all(given))
     text = " ".join(CliRunner().invoke(cli, ["explain", "claim/c", "-f", str(file), *option]).output.split())
-    assert "idle is the next best and loses by: how full it is by the operator's weights" in text
+    assert "idle is the next best and loses by: how full it is, by weight" in text
     assert "scoring, by weight (1/1000)" in text
     assert "cpu in use (1/1000)" in text
     told = CliRunner().invoke(cli, ["explain", "claim/c", "-f", str(file), "-o", "yaml", *option])

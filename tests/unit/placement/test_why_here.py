@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.explain.cost_terms import NAME, TERMS
+from koordra.allocator.explain.cost_terms import NAME, SCORING_STRATEGY, TERMS
 from koordra.allocator.reasons import Reason
 from koordra.api import objects
 from koordra.api.allocation import Allocation
@@ -96,9 +96,12 @@ def test_the_terms_are_what_the_plan_paid_here_and_what_it_would_have_paid_elsew
         return
     assert elsewhere.nodes[key] == why.other.node
     assert sum(why.other.terms.values()) == -elsewhere.scores[key]
-    assert why.decided_by in (*TERMS, NAME)
+    assert why.decided_by in (*TERMS, SCORING_STRATEGY, NAME)
     if why.decided_by == NAME:
         assert why.here.cost == why.other.cost
+    elif why.decided_by == SCORING_STRATEGY:
+        assert why.here.cost.claim == why.other.cost.claim
+        assert why.here.cost.scoring < why.other.cost.scoring
     else:
         assert why.here.terms[why.decided_by] < why.other.terms[why.decided_by]
 
