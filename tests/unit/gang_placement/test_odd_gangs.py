@@ -116,42 +116,37 @@ def test_pods_of_a_later_wave_take_the_ranks_of_those_that_ended() -> None:
     assert answer.size == 4
 
 
-def everybodys(count: int, **spec: Any) -> list[dict[str, Any]]:
-    """A class, and devices of it that are on no node."""
-    chosen = 'device.attributes["koordra.io"].type == "remote-gpu"'
+def everybodys(kind: str) -> list[dict[str, Any]]:
+    """A class, and two devices of it that are on no node."""
+    chosen = 'device.attributes["koordra.io"].model == "far"'
+    attributes = {"koordra.io/type": {"string": kind}, "koordra.io/model": {"string": "far"}}
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "DeviceClass",
-            "metadata": {"name": "remote"},
+            "metadata": {"name": "far"},
             "spec": {"selectors": [{"cel": {"expression": chosen}}]},
         },
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
-            "metadata": {"name": "remote"},
+            "metadata": {"name": "far"},
             "spec": {
                 "driver": "koordra.io",
                 "allNodes": True,
-                "pool": {"name": "isolation/remote", "generation": 1, "resourceSliceCount": 1},
-                "devices": [
-                    {
-                        "name": f"remote-{at}",
-                        "attributes": {"koordra.io/type": {"string": "remote-gpu"}},
-                        **spec,
-                    }
-                    for at in range(count)
-                ],
+                "pool": {"name": "isolation/far", "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": f"far-{at}", "attributes": attributes} for at in range(2)],
             },
         },
     ]
 
 
-def test_devices_that_are_on_no_node_are_given_to_no_member_and_keep_nobody_away() -> None:
+@pytest.mark.parametrize("kind", ["remote-gpu", "gpu"])
+def test_devices_that_are_on_no_node_are_given_to_no_member_and_keep_nobody_away(kind: str) -> None:
     """Each node would give the same ones to its members."""
-    objects = [*cluster(a=2), *everybodys(2)]
-    asked = request("gpu")
-    asked["exactly"]["deviceClassName"] = "remote"
+    objects = [*cluster(a=2), *everybodys(kind)]
+    asked = request("far")
+    asked["exactly"]["deviceClassName"] = "far"
     members = [
         gang_engine.member(f"default/w{at}", [pod(f"w{at}", f"w{at}")], [claim(f"w{at}", asked)], index=at)
         for at in range(2)
@@ -159,6 +154,9 @@ def test_devices_that_are_on_no_node_are_given_to_no_member_and_keep_nobody_away
     answer = answered(objects, GangRequest("g", members, 2))
     assert isinstance(answer, GangUnsatisfiable)
     assert answer.most == 0
-    beside, alone = (placed(all_of, GangRequest("g", workers(2, 8), 2)) for all_of in (objects, cluster(a=2)))
+    gang = GangRequest("g", workers(2, 8), 2)
+    beside, alone = (
+        placed(all_of, gang) for all_of in ([*cluster(a=2), *everybodys("remote-gpu")], cluster(a=2))
+    )
     assert beside.members == alone.members
     assert beside.score == alone.score
