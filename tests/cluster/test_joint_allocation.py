@@ -33,6 +33,12 @@ def joint(*requests: str, scope: str = "PCIeSwitch") -> Object:
     return {"requests": list(requests), "opaque": {"driver": names.DRIVER, "parameters": parameters}}
 
 
+def ordinary_memlock(*requests: str) -> Object:
+    """Locking memory without a limit takes CAP_SYS_RESOURCE, which the runtime of a test may lack."""
+    parameters = {"apiVersion": "koordra.io/v1alpha1", "kind": "RdmaConfig", "memlock": False}
+    return {"requests": list(requests), "opaque": {"driver": names.DRIVER, "parameters": parameters}}
+
+
 class Workload:
     """Makes claims and pods in the test's namespace."""
 

@@ -33,7 +33,7 @@ SHIM_SOCKETS = Path("/run/containerd/s")
 # instead of 2 s, since the machine may be busy with other tests.
 _CRI_V3 = """
 [plugins.'io.containerd.cri.v1.images']
-  snapshotter = 'native'
+  snapshotter = '{snapshotter}'
   use_local_image_pull = true
   [plugins.'io.containerd.cri.v1.images'.pinned_images]
     sandbox = '{pause}'
@@ -59,7 +59,7 @@ _CRI_V2 = """
   cdi_spec_dirs = ['{folder}/cdi']
   restrict_oom_score_adj = true
   [plugins.'io.containerd.grpc.v1.cri'.containerd]
-    snapshotter = 'native'
+    snapshotter = '{snapshotter}'
     [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]
       runtime_type = 'io.containerd.runc.v2'
       [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc.options]
@@ -107,8 +107,10 @@ class Containerd:
         modules: tuple[ModuleType, ModuleType],
         *,
         version2: bool = False,
+        snapshotter: str = "native",
     ) -> None:
         self.runtime = runtime
+        self.snapshotter = snapshotter
         self.version2 = version2
         self.folder = folder
         self.cdi = folder / "cdi"
@@ -124,7 +126,12 @@ class Containerd:
             (self.folder / name).mkdir()
         new = not self.runtime.version.startswith("1.")
         runc = cgroup2.runc_in(self.folder, self.runtime.runc) if self.version2 else self.runtime.runc
-        values = {"folder": self.folder, "runc": runc, "pause": PAUSE}
+        values = {
+            "folder": self.folder,
+            "runc": runc,
+            "pause": PAUSE,
+            "snapshotter": self.snapshotter,
+        }
         cri = (_CRI_V3 if new else _CRI_V2).format(**values)
         config = _CONFIG.format(version=3 if new else 2, cri=cri, **values)
         (self.folder / "containerd.toml").write_text(config)
@@ -148,7 +155,7 @@ class Containerd:
 
     def import_archive(self, tar: Path) -> None:
         local = [] if self.runtime.version.startswith("1.") else ["--local"]
-        self.ctr("images", "import", *local, "--snapshotter", "native", str(tar))
+        self.ctr("images", "import", *local, "--snapshotter", self.snapshotter, str(tar))
 
     def launch(self) -> None:
         """Start the process and wait until it answers."""

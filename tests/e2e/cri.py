@@ -68,7 +68,7 @@ class ContainerSpec:
     memory: int = 0
     image: str = BUSYBOX
     read_only_root: bool = False
-    user: int = 0
+    user: int | None = None
     command: Sequence[str] = FOREVER
     args: Sequence[str] = ()
     log: str = ""
@@ -160,7 +160,7 @@ class Cri:
             ),
             privileged=spec.privileged,
             namespace_options=namespaces,
-            run_as_user=messages.Int64Value(value=spec.user) if spec.user else None,
+            run_as_user=None if spec.user is None else messages.Int64Value(value=spec.user),
             readonly_rootfs=spec.read_only_root,
         )
         config = messages.ContainerConfig(

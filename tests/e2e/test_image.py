@@ -14,14 +14,15 @@ import pytest
 
 from koordra.api import kinds, names, objects
 from koordra_devcluster.demo.installation import Installation, free_port
-from tests.cluster.test_joint_allocation import Workload, joint, request
+from tests.cluster.nodes import add_node
+from tests.cluster.test_joint_allocation import Workload, joint, ordinary_memlock, request
 from tests.e2e import koordra_image
 from tests.e2e.conftest import CACHE, runtime_of
 from tests.e2e.containerd import Containerd, wait_until
 from tests.e2e.cri import ContainerSpec, compile_proto
 from tests.e2e.debian import Unavailable
 from tests.e2e.manifest_pod import ManifestPod, template
-from tests.e2e.node import NAMESPACE, KoordraNode
+from tests.e2e.node import NAMESPACE, NODE, KoordraNode
 from tests.e2e.test_containers import ALLOWED, REFUSED, node_of, opens
 from tests.e2e.watched_node import BUNDLES
 from tests.fakes.moved_pods import Places, moved
@@ -50,13 +51,29 @@ def containerd(
     """One of its own, with koordra's image."""
     modules = compile_proto(tmp_path_factory.mktemp("cri"))
     with tempfile.TemporaryDirectory(prefix="k") as folder:
-        runtime = Containerd(runtime_of(request.config), Path(folder), modules)
+        runtime = Containerd(
+            runtime_of(request.config), Path(folder), modules, snapshotter=snapshotter(Path(folder))
+        )
         try:
             runtime.start()
             runtime.import_archive(archive)
             yield runtime
         finally:
             runtime.clean_up()
+
+
+def snapshotter(folder: Path) -> str:
+    """Overlayfs, where it can be mounted: "native" copies the whole image for every container."""
+    parts = {name: folder / f"overlay-{name}" for name in ("lowerdir", "upperdir", "workdir", "merged")}
+    for path in parts.values():
+        path.mkdir()
+    merged = parts.pop("merged")
+    options = ",".join(f"{name}={path}" for name, path in parts.items())
+    mount = ["mount", "-t", "overlay", "overlay", "-o", options, str(merged)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        return "native"
+    subprocess.run(["umount", str(merged)], check=True)
+    return "overlayfs"
 
 
 class ImageNode(KoordraNode):
@@ -98,10 +115,18 @@ class ImageNode(KoordraNode):
             subprocess.run(["mount", *map(str, words)], check=True)
         super().start()
         self.kubeconfig.chmod(0o644)  # the controller is nobody
+        self.api.delete(kinds.NODES, NODE)
+        add_node(self.api, NODE)
         installation = Installation(self.api, self.port)
         installation.apply()
         self.controller.start()
         wait_until(installation.webhook_answers, "the webhook", log=self.controller.log)
+
+    @property
+    def _registration(self) -> Path:
+        """Each pod of the plugin has a socket of its own."""
+        (found,) = (self.kubelet_root / "plugins_registry").glob("*-reg.sock")
+        return found
 
     def stop(self) -> None:
         self.controller.stop()
@@ -137,7 +162,7 @@ def test_a_pod_gets_its_share_and_nic_from_them(containerd: Containerd, node: Im
     """Admitted and placed by the controller, prepared by the plugin, guarded by the hook."""
     workload = Workload(node.api, NAMESPACE)
     wanted = [request("gpu", names.CLASS_GPU, memory="10Gi"), request("nic", names.CLASS_NIC, share="10")]
-    workload.claim("pair", wanted, [joint("gpu", "nic")])
+    workload.claim("pair", wanted, [joint("gpu", "nic"), ordinary_memlock("nic")])
     workload.pod("worker", claim="pair")
     claim = workload.allocated("pair")
     gpu, nic = (result["device"] for result in claim["status"]["allocation"]["devices"]["results"])
@@ -155,15 +180,23 @@ def test_a_pod_gets_its_share_and_nic_from_them(containerd: Containerd, node: Im
         assert REFUSED in opens(containerd, started, node_of(other))
         beside = next(each for each in node.machine.nics if each.name == nic)
         assert beside.location.switch == given.location.switch
+    finally:
+        containerd.cri.remove_pod(pod)
+
+
+def test_a_privileged_pod_of_nobodys_is_refused_by_the_hook(containerd: Containerd, node: ImageNode) -> None:
+    del node
+    pod = containerd.cri.run_pod("thief", privileged=True)
+    try:
         with pytest.raises(grpc.RpcError, match="it is privileged"):
-            containerd.cri.run(pod, "thief", ContainerSpec(privileged=True))
+            containerd.cri.run(pod, "main", ContainerSpec(privileged=True))
     finally:
         containerd.cri.remove_pod(pod)
 
 
 def test_each_is_replaced_while_the_pods_run(containerd: Containerd, node: ImageNode) -> None:
     node.restart_plugin(*node.plugin.options)
-    for process, said in ((node.hook, "nri_synchronized"), (node.controller, "leading")):
+    for process, said in ((node.hook, "nri_synchronized"), (node.controller, "leadership_taken")):
         times = process.count(said)
         process.kill()
         process.start()
