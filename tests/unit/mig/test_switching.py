@@ -271,6 +271,40 @@ def test_killed_at_any_call_of_nvml(tmp_path: Path, card: MigCard, again: str) -
     assert number > 4
 
 
+@pytest.mark.parametrize("again", ["the same", "nobody"])
+def test_killed_while_a_mode_is_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str) -> None:
+    """Ampere's mode is pending until a reset, which cannot be made here: whenever the plugin is killed, the
+    card has its old mode afterwards, and no reset of somebody else's changes it."""
+    card = made(tmp_path, monkeypatch, enabled=False, architecture="Ampere")
+    number, killed, pending = 1, True, 0
+    while killed:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        node = SwitchedNode(folder, card, "any", reset=True)
+        node.wants_slice("a")
+        node.turn(1)
+        node.settle(passes=1)
+        assert node.asked() == "clear"
+        node.switcher.see_node(node.node())
+        card.fake.order(f"kill {number}")
+        killed = node.killed(node.switcher.step)
+        card.fake.order()
+        pending += node.mode() == [0, 1]
+        node.start_plugin()
+        node.publish()
+        if again == "nobody":
+            node.pod_ends("a")
+            node.api.delete(RESOURCE_CLAIMS, "a")
+            node.api.edit(NODES, NODE, lambda one: one["metadata"].pop("annotations", None))
+        node.pass_time(40)
+        node.turn(6)
+        assert node.mode() == [0, 0], number
+        assert not node.inventory.current().modes.switching
+        assert not any(entry.begun for entry in node.journal().cards)
+        number += 1
+    assert pending, "it was killed between the request and the reset, too"
+
+
 def test_a_leader_that_is_gone_is_followed_by_another(tmp_path: Path, card: MigCard) -> None:
     node = SwitchedNode(tmp_path, card, "any")
     node.wants_slice("a")
