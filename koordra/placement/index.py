@@ -199,6 +199,23 @@ class ClusterIndex:
         seen = self._seen[CLAIM].get(key)
         self._put_claim(key, None if seen is None else self.allocations.read(key, seen))
 
+    @contextmanager
+    def switched(self, nodes: Iterable[str]) -> Iterator[None]:
+        """As if the cards of these nodes could be had in either MIG mode."""
+        found = {
+            name: [pool.switched() if pool.switchable else pool for pool in self.nodes[name].pools]
+            for name in nodes
+        }
+        before = self.inventory.as_if(found)
+        try:
+            self._stale |= before.keys()
+            self.settle()
+            yield
+        finally:
+            self.inventory.as_if(before)
+            self._stale |= before.keys()
+            self.settle()
+
     def release(self, held: str) -> None:
         """As if what is held under this key were free, in an overlay."""
         self._put_claim(held, None)

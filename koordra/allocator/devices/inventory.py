@@ -199,6 +199,13 @@ class Inventory:
         named = {device.selection.node_name for entry in self.by_node.get("", ()) for device in entry.devices}
         return sorted((named | self.by_node.keys()) - {""})
 
+    def as_if(self, pools: Mapping[str, list[Pool]]) -> dict[str, list[Pool]]:
+        """These nodes have these pools until something of theirs changes; returns those that they had. Of
+        nodes whose pools were gathered."""
+        before = {name: self._pools[name] for name in pools if name in self._pools}
+        self._pools |= {name: (seen, pools[name]) for name, (seen, _) in before.items()}
+        return {name: kept for name, (_, kept) in before.items()}
+
     def pools(self, node: Fields) -> list[Pool]:
         """All pools that are accessible from the node, in search order; gathered once per node (and its
         labels)."""

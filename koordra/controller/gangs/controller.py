@@ -37,7 +37,7 @@ from koordra.controller.gangs.live.writes import LiveFiles
 from koordra.controller.gangs.member_placement import ExcludedFor
 from koordra.controller.gangs.membership import Gang, GangIndex
 from koordra.controller.gangs.phase import GangPhase, GangStatus, statuses_of, within_quota
-from koordra.controller.gangs.planner import GangPlanner
+from koordra.controller.gangs.planner import GangPlanner, WantsSwitches
 from koordra.controller.gangs.seats.device_holds import DeviceHolds
 from koordra.controller.reporting.claim_events import QUOTA_EXCEEDED
 from koordra.placement.request.claim_groups import Urgency
@@ -59,8 +59,10 @@ class GangController:
         writes: HoldWrites,
         beyond_quota: Callable[[], Mapping[str, str]] = dict,
         spared: Callable[[], EvictedWith] | None = None,
+        switches: WantsSwitches = lambda _key, _label, _switches: None,
     ) -> None:
-        """`spared`: with --preemption, who is not evicted alone (`GangPreemption`)."""
+        """`spared`: with --preemption, who is not evicted alone (`GangPreemption`). `switches`: told which
+        cards would have to be cut, or whole."""
         self._context = context
         self._beyond_quota = beyond_quota
         self.ungating = UngateTracker()
@@ -72,7 +74,16 @@ class GangController:
         self._live = LiveFiles(context)
         self.restarts = GangRestarts(context, self._events, self.holds)
         self._planner = GangPlanner(
-            context, placer, excluded, unfit, reporter, self.reservation, holds, self._schedule, spared
+            context,
+            placer,
+            excluded,
+            unfit,
+            reporter,
+            self.reservation,
+            holds,
+            self._schedule,
+            spared,
+            switches,
         )
         self._exchange = SeatExchange(context, placer, excluded, unfit, holds, reporter, self._awaiting.jobs)
         self.all: dict[str, Gang] = {}

@@ -12,7 +12,7 @@ A gang that waits is not looked at again before something could have changed for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -32,11 +32,7 @@ from koordra.controller.gangs.declared.parts import who_says
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.eviction import victims_for
 from koordra.controller.gangs.live.texts import host_of
-from koordra.controller.gangs.member_placement import (
-    ExcludedFor,
-    PlacementRequest,
-    request_for,
-)
+from koordra.controller.gangs.member_placement import ExcludedFor, PlacementRequest, request_for
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import GangPhase, GangStatus
 from koordra.controller.gangs.preemption import GangPreemption
@@ -47,12 +43,15 @@ from koordra.effort import spend
 from koordra.logs import get_logger
 from koordra.placement.gang import GangPlaced, GangUndecided, GangUnplaced, gang_members
 from koordra.placement.index import NodeInfo
+from koordra.placement.mig.mode_switch import ModeSwitch, gang_switches
 
 log = get_logger(__name__)
 
 UNDECIDED_PAUSE: Final = 10.0
 SHRINK_PAUSE: Final = 60.0
 MOST_BUDGET: Final = 64
+WantsSwitches = Callable[[str, str, Sequence[ModeSwitch]], None]
+"""`ModeSwitches.want`."""
 _MEMBER: Final = 20
 """Steps that reading a member, and telling it, takes."""
 
@@ -80,6 +79,7 @@ class GangPlanner:
     holds: DeviceHolds
     due: Callable[[str, float | None], None]
     spared: Callable[[], EvictedWith] | None
+    switches: WantsSwitches
     epoch: int = 0
     why: dict[str, str] = field(default_factory=dict)
     """By gang that was planned without success: the nearest miss, in one word."""
@@ -89,6 +89,7 @@ class GangPlanner:
     _shrunk: dict[str, float] = field(default_factory=dict)
 
     def forget(self, key: str) -> None:
+        self._want(key, ())
         for table in (self._considered, self._shrunk, self.why):
             table.pop(key, None)
         self._reading.discard(key)
@@ -101,6 +102,7 @@ class GangPlanner:
         """Whether it need not be considered again before something changes, or is due."""
         key, now = gang.key, self.context.clock()
         if not status.plan:
+            self._want(key, ())
             self._considered.pop(key, None)
             self._reading.discard(key)
             self.reservation.forget(key)
@@ -126,14 +128,17 @@ class GangPlanner:
         budget = before.budget * 2 if before is not None and same else 1
         answer = request.place(budget=budget)
         if isinstance(answer, GangPlaced):
+            self._want(key, ())
             self._write(request, answer)
             return False
-        if self._displace(request, now):
-            return False
         undecided = isinstance(answer, GangUndecided)
-        until = now + UNDECIDED_PAUSE if undecided else None
-        self._tell_waiting(request, answer)
-        if status.phase is GangPhase.WAITING:
+        switches = () if undecided else self._switches(request)
+        self._want(key, switches)
+        if not switches and self._displace(request, now):
+            return False
+        until = now + UNDECIDED_PAUSE if undecided or switches else None
+        self._tell_waiting(request, answer, switches)
+        if status.phase is GangPhase.WAITING and not switches:
             self.reservation.waits(gang.key, now=now)
             if not undecided:
                 until = self._shrink_others(request, gangs.values(), now)
@@ -237,18 +242,32 @@ class GangPlanner:
             self.context.wake(now)
         return bool(freed)
 
-    def _tell_waiting(self, request: PlacementRequest, answer: GangUnplaced) -> None:
+    def _switches(self, request: PlacementRequest) -> tuple[ModeSwitch, ...]:
+        """MIG modes of cards that koordra switches, with which the gang would fit: nobody loses anything."""
+        engine = self.placer.engine
+        if not engine.index.inventory.switchable:
+            return ()
+        return gang_switches(engine, request.place, self.placer.declined.keys())
+
+    def _want(self, key: str, switches: Sequence[ModeSwitch]) -> None:
+        self.switches(f"gang {key}", f"gang {key}", switches)
+
+    def _tell_waiting(
+        self, request: PlacementRequest, answer: GangUnplaced, switches: Sequence[ModeSwitch]
+    ) -> None:
         gang = request.gang
         reason = events.OF_PHASE.get(request.status.phase)
         if reason is not None:
             said = who_says(gang.terms.topology, gang.members, answer.text.partition(" ")[0])
             self.reporter.report(gang, reason, f"{said}{answer.text}{events.nearest_miss(answer)}")
-        self.why[gang.key] = headline([one for key in sorted(answer.reasons) for one in answer.reasons[key]])
+        reasons = [one for key in sorted(answer.reasons) for one in answer.reasons[key]]
+        self.why[gang.key] = headline([*(switch.reason for switch in switches), *reasons])
         waits = reason_of(Cause.NODE_UNSUITABLE, f"waits with its gang {gang.key}: {answer.text}")
         coming = {member.key for member in request.status.coming}
         for key, group in request.groups.items():
             for claim in group.pending if key not in coming else ():
-                self.context.events.waiting(claim, group.users(claim), answer.reasons.get(key) or (waits,))
+                told = (*(switch.reason for switch in switches), *(answer.reasons.get(key) or (waits,)))
+                self.context.events.waiting(claim, group.users(claim), told)
 
     def _reserve(self, request: PlacementRequest, now: float) -> None:
         """Nodes for a gang that starves."""

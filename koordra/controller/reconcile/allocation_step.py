@@ -111,6 +111,7 @@ class AllocationStep:
             writes=writes,
             beyond_quota=lambda: self.queue.beyond_quota,
             spared=self._spared if preemption else None,
+            switches=self.switches.want,
         )
         self.queue = GroupQueue(context, self.gangs, quotas)
         self._turns = Turns()
@@ -217,7 +218,7 @@ class AllocationStep:
         """Write the decision. Returns for how long the group need not be planned again: None not at all,
         UNTIL_THE_BASIS_CHANGES, otherwise seconds at most. `at_once`: it did not have to wait before."""
         context = self._context
-        self.switches.want(group, placement.switch)
+        self.switches.want(group.key, group.label, [placement.switch] if placement.switch else [])
         if placement.defect:
             log.error("allocator_defect", group=group.label, traceback=placement.defect)
         if placement.allocations:

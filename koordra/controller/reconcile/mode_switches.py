@@ -2,7 +2,7 @@
 
     the group fits nowhere as cards are      placement/mig/mode_switch finds a node where it would
     asked                                    an annotation of that Node (koordra.api.opaque.mode_request), one
-                                             a node and a group
+                                             a node; one for a group, as many as it takes for a gang
     the plugin withholds the cards           their taint; where nobody has any: cleared
     switched, refused, or given up           taken back; what waits is planned on what is there then
 
@@ -15,7 +15,7 @@ follows from Nodes and slices, so that it does not matter which leader goes on w
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from koordra.allocator.devices.pools import Pool, PublishedDevice, card_of
@@ -27,7 +27,6 @@ from koordra.api.opaque.mode_request import ModeRequest, mode_request
 from koordra.controller.allocation.pass_context import REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.writes import WriteOutcome
-from koordra.controller.cache.groups import Group
 from koordra.logs import get_logger
 from koordra.placement.index import NodeInfo
 from koordra.placement.mig.mode_switch import ModeSwitch
@@ -50,8 +49,8 @@ class ModeSwitches:
         self, context: PassContext, placer: Placer, *, token: Callable[[], str] = lambda: secrets.token_hex(8)
     ) -> None:
         self._context, self._placer, self._token = context, placer, token
-        self._wanted: dict[str, tuple[ModeSwitch, str]] = {}
-        """By key of the group: what would do, and who that is."""
+        self._wanted: dict[str, tuple[Sequence[ModeSwitch], str]] = {}
+        """By key of the group, or of the gang: what would do, together, and who that is."""
         self._asked: dict[str, float] = {}
         """Nodes with a request, and since when it is known."""
         self._refused_until = 0.0
@@ -63,12 +62,12 @@ class ModeSwitches:
         else:
             self._asked.pop(name, None)
 
-    def want(self, group: Group, switch: ModeSwitch | None) -> None:
-        """The group fits nowhere, and would with this; None: no more."""
-        if switch is None:
-            self._wanted.pop(group.key, None)
+    def want(self, key: str, label: str, switches: Sequence[ModeSwitch]) -> None:
+        """The group, or the gang, fits nowhere, and would with all of these; none: no more."""
+        if switches:
+            self._wanted[key] = switches, label
         else:
-            self._wanted[group.key] = switch, group.label
+            self._wanted.pop(key, None)
 
     def forget(self, key: str) -> None:
         self._wanted.pop(key, None)
@@ -83,8 +82,10 @@ class ModeSwitches:
             return
         for name in sorted(self._asked):
             self._follow(name, now)
-        for switch, label in [self._wanted[key] for key in sorted(self._wanted)]:
-            self._ask(switch, label)
+        for switches, label in [self._wanted[key] for key in sorted(self._wanted)]:
+            if label not in self._waiting():
+                for switch in switches:
+                    self._ask(switch, label)
         if self._asked:
             self._context.wake(now + LOOK_EVERY)
 
@@ -118,7 +119,7 @@ class ModeSwitches:
     def _ask(self, switch: ModeSwitch, label: str) -> None:
         node = self._context.cache.nodes.get(switch.node)
         is_busy = switch.node in self._asked or switch.node in self._placer.declined
-        if node is None or is_busy or label in self._waiting():
+        if node is None or is_busy:
             return
         request = ModeRequest(self._token(), tuple(sorted(switch.cards.items())), label)
         log.info("mig_mode_asked", node=switch.node, cards=dict(switch.cards), asked_for=label)

@@ -8,7 +8,7 @@ question. The controller asks for the switch by this, and `explain`, `plan` and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,8 +17,11 @@ from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.allocator.search.solution import CostPair
 from koordra.api import names
+from koordra.api.allocation import Allocation
+from koordra.api.devices import DeviceID
 from koordra.effort import spend
 from koordra.placement.decide import Engine, Excluded
+from koordra.placement.gang.types import GangAnswer, GangPlaced
 from koordra.placement.index import NodeInfo
 from koordra.placement.request.request_class import ResolvedGroup, refusals
 
@@ -61,6 +64,35 @@ def mode_switch(engine: Engine, resolved: ResolvedGroup, excluded: Excluded) -> 
     return min(found, key=lambda one: one[:3])[3] if found else None
 
 
+def gang_switches(
+    engine: Engine, place: Callable[[], GangAnswer], declined: Collection[str]
+) -> tuple[ModeSwitch, ...]:
+    """Of the nodes whose cards have to be switched for a gang that fits nowhere as they are, which is placed
+    as if they were: on as few nodes as it takes, by doubling. Empty where no switch helps."""
+    index = engine.index
+    nodes = [
+        name for name in sorted(index.inventory.switchable) if name in index.nodes and name not in declined
+    ]
+    nodes, count = nodes[:MOST_NODES], 1
+    while nodes:
+        with index.switched(nodes[:count]):
+            answer = place()
+        if isinstance(answer, GangPlaced):
+            taken = {
+                one.device
+                for member in answer.members
+                for given in member.allocations.values()
+                if (allocation := Allocation.of_claim({"status": {"allocation": given}})) is not None
+                for one in allocation.results
+            }
+            found = (_switch_to(index.nodes[name], taken) for name in nodes[:count])
+            return tuple(switch for switch in found if switch.cards)
+        if count >= len(nodes):
+            break
+        count *= 2
+    return ()
+
+
 def _on_node(engine: Engine, resolved: ResolvedGroup, info: NodeInfo) -> tuple[CostPair, ModeSwitch] | None:
     offers = [
         (offer.cost, switch)
@@ -88,8 +120,12 @@ def _cards(info: NodeInfo) -> list[str]:
 
 def _switch_for(info: NodeInfo, offer: Offer) -> ModeSwitch:
     """Of the cards of which the offer has what they have not now."""
+    return _switch_to(info, {offer.devices[one.device].id for one in offer.placed})
+
+
+def _switch_to(info: NodeInfo, used: Collection[DeviceID]) -> ModeSwitch:
+    """Of the cards of which these devices are, and are not there now."""
     switchable = {one.id: one for pool in info.pools for one in pool.switchable}
-    used = {offer.devices[one.device].id for one in offer.placed}
     chosen = [one for identity, one in switchable.items() if identity in used]
     cards = {card_of(one): one.type == names.TYPE_MIG for one in chosen}
     return ModeSwitch(info.name, cards, under_way=bool(set(cards) & set(_under_way(info))))

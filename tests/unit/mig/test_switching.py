@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from koordra.api import names, objects
-from koordra.api.kinds import NODES, RESOURCE_CLAIMS
+from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
+from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN
 from koordra.kubelet_plugin.isolation.mig.switching import HOLDERS_FOR, REFUSED_FOR, SETTLES
 from koordra.kubelet_plugin.nvidia_driver.device_holders import Holder
 from tests.fakes.disks import Killed, StepDisk
+from tests.fakes.joint_cluster import pod
 from tests.fakes.mig_card import MigCard
-from tests.fakes.switched_node import NODE, SwitchedNode
+from tests.fakes.switched_node import NODE, SwitchedNode, claim_of
 from tests.unit.mig.test_mode import made
 
 
@@ -269,6 +271,52 @@ def test_killed_at_any_call_of_nvml(tmp_path: Path, card: MigCard, again: str) -
         restore(node)
         number += 1
     assert number > 4
+
+
+def gang_of_slices(node: SwitchedNode, *members: str) -> None:
+    for name in members:
+        node.api.create(RESOURCE_CLAIMS, claim_of(name, names.CLASS_MIG, {"memory": "9Gi"}))
+        body = pod(name, [name], gates=[names.JOINT_GATE])
+        body["metadata"]["annotations"] = {GANG: "train", GANG_MIN: str(len(members))}
+        node.api.create(PODS, body)
+
+
+def test_a_waiting_gang_has_a_card_cut_for_all_its_members(tmp_path: Path, card: MigCard) -> None:
+    node = SwitchedNode(tmp_path, card, "any")
+    gang_of_slices(node, "a", "b")
+    node.settle(passes=1)
+    for name in ("a", "b"):
+        assert node.allocation(name) is None
+        assert node.last_reason(name).startswith("ModeSwitching: "), node.last_reason(name)
+    assert node.asked() == "asked"
+    until(node, mode=[1, 1])
+    node.settle()
+    assert node.devices("a")
+    assert node.devices("b")
+    assert node.request() is None
+
+
+def test_a_gang_that_no_switch_helps_asks_for_none(tmp_path: Path, card: MigCard) -> None:
+    node = SwitchedNode(tmp_path, card, "any")
+    gang_of_slices(node, *(f"m{number}" for number in range(9)))  # a card has seven
+    node.turn(4)
+    assert node.request() is None
+    assert node.mode() == [0, 0]
+    assert "ModeSwitching" not in node.last_reason("m0")
+
+
+def test_a_gang_that_is_gone_wants_nothing(tmp_path: Path, card: MigCard) -> None:
+    node = SwitchedNode(tmp_path, card, "any")
+    gang_of_slices(node, "a", "b")
+    node.settle(passes=1)
+    assert node.asked() == "asked"
+    for name in ("a", "b"):
+        node.api.delete(PODS, name)
+        node.api.delete(RESOURCE_CLAIMS, name)
+    for _ in range(4):
+        node.settle(passes=1)
+        node.pass_time(40)
+    assert node.request() is None
 
 
 @pytest.mark.parametrize("again", ["the same", "nobody"])
