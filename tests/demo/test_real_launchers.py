@@ -244,8 +244,10 @@ def test_torchrun_goes_on_without_whom_it_lost_and_with_whom_it_gets(
     (tmp_path / "train.py").write_text(TRAIN)
     env |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     # Python 3.11 iterates over no member of a flag that is 0, which this PyTorch's default is.
-    run = ("--max-restarts=9", "--redirects=1", "--tee=1", "--log-dir=/tmp", "/training/train.py")
-    worker = template(PYTHON, "-m", "torch.distributed.run", *run, env=env, folder=tmp_path)
+    options = "--max_restarts=9 --redirects=1 --tee=1 --log_dir=/tmp"
+    # A shell is the first process, which cannot be killed from within: its agent is to be.
+    run = f"{PYTHON} -m torch.distributed.run {options} /training/train.py; exit $?"
+    worker = template("sh", "-c", run, env=env, folder=tmp_path)
     spec = {"framework": "ElasticPyTorch", "minReplicas": 2, "maxReplicas": 3, "template": worker}
     demos.append(demo := Demo(tmp_path, [claims(1), job("train", **spec)]))
     assert demo.ends("train") == "Complete", demo.output()[-4000:]
