@@ -23,6 +23,7 @@
     │   ├── Invalid    422
     │   ├── Forbidden  401, 403
     │   └── ApiUnreachable                     nobody answered, or the answer broke off; trying again helps
+    ├── StoreUnavailable              exit 4   the store of profiles does not answer
     └── ClusterError                  exit 5   the development cluster or the demo did not come up
 
 Foreign errors (`grpc.RpcError`, `urllib3` exceptions, `pynvml.NVMLError`, `OSError` from /sys) are translated
@@ -168,6 +169,12 @@ class Forbidden(ApiError):
 
 class ApiUnreachable(ApiError):
     """No answer, a broken answer, 429 or 5xx: trying again helps."""
+
+
+class StoreUnavailable(KoordraError):
+    """The store of profiles does not answer, or not as one does; trying again may help."""
+
+    exit_code = 4
 
 
 class ClusterError(KoordraError):

@@ -70,6 +70,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "re2": {"cel/functions/values.py"},
     "cryptography": {"controller/webhook/keys.py"},
     "networkx": {"topology/"},
+    "sqlalchemy": {"profiles/sql_store.py"},
     "grpc": {"kubelet_plugin/", "koordra_devcluster/", "_proto/"},
     "click": {"cli/", "koordra_devcluster/cli.py", "koordra_devcluster/demo/"},
 }

@@ -68,6 +68,14 @@ COMMANDS = {
     "node": ("koordra.cli.node.group:group", "This node: is it ready for koordra, and what is in the way."),
     "nri": ("koordra.cli.processes.nri:command", "The NRI hook on a node: isolation for every container."),
     "plan": ("koordra.cli.plan:plan_command", "What-if: which devices would these manifests get?"),
+    "profile": (
+        "koordra.cli.cluster.profile.command:profile",
+        "What a job used of GPUs over its life, and the share that would have done.",
+    ),
+    "profiler": (
+        "koordra.cli.cluster.profile.profiler:command",
+        "Keep profiles of all jobs, for months (one replica).",
+    ),
     "replay": (
         "koordra.cli.replay:command",
         "How much of a cluster can be given out: a trace, replayed with any policy.",

@@ -24,7 +24,8 @@ class JobRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PodProfile:
-    """`began` and `until`: of its samples, in seconds since 1970."""
+    """`began` and `until`: of its samples, in seconds since 1970; `card`: bytes of memory of its largest GPU,
+    0 where that is not known."""
 
     namespace: str
     pod: str
@@ -33,6 +34,7 @@ class PodProfile:
     began: int
     until: int
     summaries: Summaries = field(default_factory=dict)
+    card: int = 0
 
     @property
     def use(self) -> Use:
@@ -42,12 +44,11 @@ class PodProfile:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """`template`: the hash of what the pods run (template.py), by which the same job is known when it comes
-    again. `ended`: all of its pods have."""
+    again; empty where that is not known."""
 
     job: JobRef
     template: str
     pods: tuple[PodProfile, ...]
-    ended: bool = False
 
     @property
     def summaries(self) -> dict[Series, Summary]:
@@ -76,6 +77,7 @@ def pod_document(profile: PodProfile) -> dict[str, Any]:
         **{name: getattr(profile, name) for name in _TEXTS},
         "began": profile.began,
         "until": profile.until,
+        "card": profile.card,
         "series": {series.value: summary_document(one) for series, one in profile.summaries.items()},
     }
 
@@ -86,12 +88,12 @@ _TEXTS: Final = ("namespace", "pod", "uid", "node")
 def read_pod(document: Any) -> PodProfile:
     """Raises ValueError, TypeError, KeyError or AttributeError for what is none."""
     texts = [document[name] for name in _TEXTS]
-    times = [document["began"], document["until"]]
-    if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in times):
-        raise ValueError("a pod has texts and times")
+    numbers = [document["began"], document["until"], document["card"]]
+    if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in numbers):
+        raise ValueError("a pod has texts and numbers")
     namespace, pod, uid, node = texts
-    began, until = times
-    return PodProfile(namespace, pod, uid, node, began, until, read_summaries(document["series"]))
+    began, until, card = numbers
+    return PodProfile(namespace, pod, uid, node, began, until, read_summaries(document["series"]), card)
 
 
 def read_summaries(document: Any) -> dict[Series, Summary]:

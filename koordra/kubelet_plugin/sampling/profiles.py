@@ -56,17 +56,19 @@ class Recording:
         if before is None:
             return
         ms = round(min(sample.at - before.at, LONGEST) * 1000)
+        cards = _cards(sample)
         for key, values in pod_use(before, sample).items():
-            self._add(key, values, at=at, ms=ms)
+            self._add(key, values, at=at, ms=ms, card=cards.get(key[:2], 0))
         self._forget(at // 1000)
 
-    def _add(self, key: PodKey, values: Values, *, at: int, ms: int) -> None:
+    def _add(self, key: PodKey, values: Values, *, at: int, ms: int, card: int) -> None:
         known = self.pods.get(key) or PodProfile(*key, self.node, (at - ms) // 1000, at // 1000)
         summaries = {**known.summaries}
         for series, value in values.items():
             summaries.setdefault(series, Summary(series.resolution)).add(at, ms, value)
         until = max(known.until, at // 1000)
-        self.pods[key] = PodProfile(*key, self.node, known.began, until, summaries)
+        largest = max(known.card, card)
+        self.pods[key] = PodProfile(*key, self.node, known.began, until, summaries, largest)
 
     def _forget(self, now: int) -> None:
         self.pods = {key: each for key, each in self.pods.items() if abs(now - each.until) <= ENDED}
@@ -82,6 +84,13 @@ class Recording:
             "node": self.node,
             "pods": [pod_document(each) for each in self.pods.values()],
         }
+
+
+def _cards(sample: Sample) -> dict[tuple[str, str], int]:
+    found = dict[tuple[str, str], int]()
+    for name, uuid in sample.of_containers:
+        found[name[:2]] = max(found.get(name[:2], 0), sample.sizes.get(uuid, 0))
+    return found
 
 
 def read_recording(document: Any, node: str) -> Recording:

@@ -53,7 +53,8 @@ class Sample:
     kernels ran, since counting began; NOBODY's is what no such container has had. `cgroups`: of such a
     container, and, without a container's name, of its whole pod. `ports`: what they have counted, by word of
     nic_counters. `grants`: what containers were granted; `held_seconds`: GPU time by whom it is put down to;
-    `places`: where a UUID is, in dcgm-exporter's labels; `pod_uids`: by namespace and pod."""
+    `places`: where a UUID is, in dcgm-exporter's labels; `pod_uids`: by namespace and pod;
+    `sizes`: bytes of memory by UUID."""
 
     at: float = 0.0
     cards: Mapping[str, CardState] = field(default_factory=dict)
@@ -66,6 +67,7 @@ class Sample:
     held_seconds: Mapping[Payer, float] = field(default_factory=dict)
     places: Mapping[str, Place] = field(default_factory=dict)
     pod_uids: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def place(self, uuid: str) -> Place:
         return self.places.get(uuid, Place(uuid))

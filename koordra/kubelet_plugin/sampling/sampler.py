@@ -187,6 +187,7 @@ class NodeSampler(Wakeable):
             grants=holdings.grants_of(holders, records, units),
             held_seconds=self._held_time.seconds(holdings.held_gpus(holders, records, units), at=now),
             places={unit.nvml: unit.place for unit in units.values()},
+            sizes={unit.nvml: unit.memory for unit in units.values()},
             pod_uids={each.name[:2]: each.pod_uid for each in holders if each.name != NOBODY},
         )
         self.samples.add(sample)

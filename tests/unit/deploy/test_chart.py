@@ -17,7 +17,7 @@ from tests.fakes.kustomized import COMPONENTS, DISTRIBUTIONS, Objects, defects
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 POD = {"priorityClassName": "mine"}
-ALL = ["dashboard", "gpu-operator", "imex", "legacy"]
+ALL = ["dashboard", "gpu-operator", "imex", "legacy", "profiler"]
 """Components with every workload there is."""
 OTHERS: dict[str, Any] = {
     "image.repository": "registry.example/koordra",
@@ -32,7 +32,7 @@ OTHERS: dict[str, Any] = {
     "controller.replicas": 3,
     **{
         f"{program}.{key}": value
-        for program in ("controller", "dashboard", "kubeletPlugin", "nri", "imex", "driverClient")
+        for program in ("controller", "dashboard", "profiler", "kubeletPlugin", "nri", "imex", "driverClient")
         for key, value in {
             "args": ["--log-level=debug"],
             "resources": {"limits": {"memory": "2Gi"}},

@@ -4,19 +4,13 @@ to the plugins of two nodes, and to a Prometheus."""
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from click.testing import CliRunner, Result
 
-from koordra.api import names
-from koordra.api.kinds import NAMESPACES, PODS, RESOURCE_CLAIMS, SERVICES
+from koordra.api.kinds import SERVICES
 from koordra.api.objects import Object
 from koordra.cli.cluster.use import usage as usage_of
 from koordra.cli.cluster.use.readings import (
@@ -32,13 +26,10 @@ from koordra.cli.cluster.use.readings import (
     uses,
 )
 from koordra.cli.cluster.use.top import allocator, use_rows
-from koordra.cli.main import cli
-from koordra.kube.client import KubeClient
-from koordra.kube.kubeconfig import new_client
 from koordra.metrics import samples
 from koordra_devcluster.apiserver.resources import ENDPOINT_SLICES as SLICES
-from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim
+from tests.unit.use.served_cluster import Cluster, Served, allocated
 
 GIB = 1 << 30
 
@@ -88,18 +79,6 @@ def test_a_rate_is_of_what_grew_and_of_what_began_anew(
     assert rates([first], [then._replace(node="n1")], seconds=10) == [], "another node's"
 
 
-def allocated(name: str, *devices: str, manager: str = "koordra-controller") -> Object:
-    results = [
-        {"request": "gpu", "driver": names.DRIVER, "pool": "n0", "device": device} for device in devices
-    ]
-    made = claim(name)
-    made["metadata"] |= {
-        "namespace": "team",
-        "managedFields": [{"manager": manager, "fieldsV1": {"f:status": {"f:allocation": {}}}}],
-    }
-    return {**made, "status": {"allocation": {"devices": {"results": results}}}}
-
-
 def test_everybody_who_has_devices_is_there_whoever_allocated_them() -> None:
     readings = [
         *granted("runs", "mine", "GPU-a", cores=25),
@@ -127,34 +106,6 @@ def test_samples_are_those_of_the_names_asked_for() -> None:
     assert list(samples("<html>koordra", ["<html>koordra"])) == []
 
 
-@dataclass
-class Served:
-    """An HTTP server of this machine: what it answers, by path."""
-
-    answers: Callable[[str], str | None]
-
-    def __enter__(self) -> int:
-        answers = self.answers
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                found = answers(self.path)
-                self.send_response(404 if found is None else 200)
-                self.end_headers()
-                self.wfile.write((found or "").encode())
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return int(self.server.server_address[1])
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-
 def plugin_text(path: str) -> str | None:
     """As a kubelet plugin's: two hours of a share of a quarter, and of another node's whole card one."""
     place = 'namespace="team",pod="p",container="c"'
@@ -169,46 +120,6 @@ def plugin_text(path: str) -> str | None:
         if path == "/metrics"
         else None
     )
-
-
-class Cluster:
-    """`plugins`: by node, the port of its plugin on this machine."""
-
-    def __init__(self, folder: Path) -> None:
-        self.stop = threading.Event()
-        self.plane = ControlPlane(folder)
-        self.plane.start(self.stop)
-        self.client: KubeClient = new_client(str(self.plane.kubeconfig))
-        for name in ("team", "monitoring"):
-            self.client.create(NAMESPACES, {"metadata": {"name": name}})
-
-    def plugin(self, node: str, port: int) -> None:
-        name = f"koordra-kubelet-plugin-{node}"
-        body: Object = {
-            "metadata": {"name": name, "labels": {"app.kubernetes.io/component": "kubelet-plugin"}},
-            "spec": {
-                "nodeName": node,
-                "containers": [{"name": "plugin", "image": "x", "args": [f"--metrics-address=:{port}"]}],
-            },
-        }
-        made = self.client.create(PODS, body, namespace="koordra-system")
-        status = {"phase": "Running", "podIP": "127.0.0.1", "startTime": "2026-11-28T10:00:00Z"}
-        self.client.update(PODS, {**made, "status": status}, subresource="status")
-
-    def claim(self, name: str) -> None:
-        body = allocated(name, "gpu-a")
-        status = body.pop("status")
-        status["allocation"]["nodeSelector"] = None
-        made = self.client.create(RESOURCE_CLAIMS, body, namespace="team")
-        self.client.update(RESOURCE_CLAIMS, {**made, "status": status}, subresource="status")
-
-    def run(self, *arguments: str) -> Result:
-        access = ["--kubeconfig", str(self.plane.kubeconfig)]
-        return CliRunner().invoke(cli, [arguments[0], *access, *arguments[1:]])
-
-    def close(self) -> None:
-        self.stop.set()
-        self.plane.close()
 
 
 @pytest.fixture

@@ -35,29 +35,38 @@ class PluginReadings:
 
 def read_plugins(client: KubeClient, names: Collection[str]) -> PluginReadings:
     """The samples of these series, of every node. Raises ApiError where the pods cannot be listed."""
+    texts, silent = read_documents(client, "/metrics")
+    readings = tuple(
+        Reading(name, labels, value, node)
+        for pod, text in texts
+        for node in (_node(pod),)
+        for name, labels, value in samples(text, names)
+    )
+    return PluginReadings(readings, silent, {_node(pod): _started(pod) for pod, _ in texts})
+
+
+def read_documents(client: KubeClient, path: str) -> tuple[list[tuple[Object, str]], dict[str, str]]:
+    """What each plugin's pod serves at the path; and by node why one did not answer. Raises ApiError where
+    the pods cannot be listed."""
     pods, _ = client.list(PODS, namespace=NAMESPACE, label_selector=PLUGINS)
     running = [pod for pod in pods if objects.status_of(pod).get("phase") == "Running"]
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="read-plugin") as pool:
-        answers = list(pool.map(lambda pod: _answer(client, pod), running))
-    found = list[Reading]()
-    silent, since = dict[str, str](), dict[str, str]()
-    for pod, (text, error) in zip(running, answers, strict=True):
-        node = str(objects.spec_of(pod).get("nodeName"))
-        if text is None:
-            silent[node] = error
-        else:
-            since[node] = _started(pod)
-            found += [Reading(name, labels, value, node) for name, labels, value in samples(text, names)]
-    for node in since:  # of two plugins that overlap one is enough
-        silent.pop(node, None)
-    return PluginReadings(tuple(found), silent, since)
+        answers = list(pool.map(lambda pod: _answer(client, pod, path), running))
+    found = [(pod, text) for pod, (text, _) in zip(running, answers, strict=True) if text is not None]
+    answered = {_node(pod) for pod, _ in found}  # of two plugins that overlap one is enough
+    silent = {_node(pod): error for pod, (text, error) in zip(running, answers, strict=True) if text is None}
+    return found, {node: error for node, error in silent.items() if node not in answered}
 
 
-def _answer(client: KubeClient, pod: Object) -> tuple[str | None, str]:
+def _node(pod: Object) -> str:
+    return str(objects.spec_of(pod).get("nodeName"))
+
+
+def _answer(client: KubeClient, pod: Object, path: str) -> tuple[str | None, str]:
     named = f"{objects.name(pod)}:{_port(pod)}"
-    path = PODS.path(namespace=NAMESPACE, name=named, subresource="proxy") + "/metrics"
+    path = PODS.path(namespace=NAMESPACE, name=named, subresource="proxy") + path
     try:
-        accepts = {"Accept": "text/plain"}
+        accepts = {"Accept": "text/plain, application/json"}
         return client.read(path, headers=accepts, within=WITHIN, decoded=_text), ""
     except ApiError as error:
         return None, str(error)

@@ -6,7 +6,7 @@ import json
 import math
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
@@ -35,6 +35,22 @@ class Prometheus:
             if answer["status"] != "success":
                 raise ApiUnreachable(f"{self.where}: {answer.get('error') or answer['status']}")
             return [_reading(one) for one in answer["data"]["result"]]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ApiUnreachable(f"{self.where} does not answer as Prometheus does") from error
+
+    def query_range(
+        self, expression: str, *, since: float, until: float, step: float
+    ) -> list[tuple[Mapping[str, str], list[tuple[float, float]]]]:
+        """Labels and (Unix time, value) of each series. Raises ApiError as `query`."""
+        asked = {"query": expression, "start": f"{since:.3f}", "end": f"{until:.3f}", "step": f"{step:g}s"}
+        answer = self._ask(f"/api/v1/query_range?{urlencode(asked)}")
+        try:
+            if answer["status"] != "success":
+                raise ApiUnreachable(f"{self.where}: {answer.get('error') or answer['status']}")
+            return [
+                (one["metric"], [(float(at), float(value)) for at, value in one["values"]])
+                for one in answer["data"]["result"]
+            ]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ApiUnreachable(f"{self.where} does not answer as Prometheus does") from error
 

@@ -134,6 +134,7 @@ def test_a_profile_is_what_was_scripted(loaded: Loaded, length: float, killed: b
     loaded.end()
     profile, seconds = loaded.profile, round(3600 * length)
     assert (profile.namespace, profile.pod, profile.uid, profile.node) == ("team", "job-0", UID, "n1")
+    assert profile.card == loaded.node.machine.gpus[0].memory_bytes
     lost = 3 * (SAVED + 15) if killed else 10.0
     assert abs(profile.until - profile.began - seconds) <= lost
     for series, column, scale in (
