@@ -39,11 +39,11 @@ from koordra.process.watchdog import LOOKS, Watchdog
 from tests.e2e.prometheus import HEALTHY, UP
 from tests.fakes import node_files
 from tests.fakes.node_claims import NODE
+from tests.fakes.sampled_node import MINE, OTHERS, Cards, Node, Proc, uuid
 from tests.fakes.slice_api import FakeSliceApi
 from tests.machines import catalogue
 from tests.unit.controller.test_leader_figures import Shown
 from tests.unit.gangs.test_seats import Jobs, JointCluster, seats
-from tests.unit.kubelet_plugin.sampling.test_sampler import MINE, OTHERS, Cards, Node, Proc, uuid
 from tests.unit.limiter.test_report import GIB, UUID, counted, refused
 from tests.unit.nri.node_state import guarded_json, write
 from tests.unit.nri.verify.test_verify import FakeNode, spec

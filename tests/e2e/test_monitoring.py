@@ -27,9 +27,9 @@ from tests.e2e.alert_causes import CAUSES, World
 from tests.e2e.prometheus import DEPLOY, Question, Scrapes, alert_case, ask
 from tests.fakes import nvml_library
 from tests.fakes.nvml_library import FakeNvml
+from tests.fakes.sampled_node import Cards, Node, Proc, uuid
 from tests.machines import catalogue
 from tests.patience import PATIENCE
-from tests.unit.kubelet_plugin.sampling.test_sampler import Cards, Node, Proc, uuid
 from tests.unit.limiter.test_report import GIB
 
 pytestmark = pytest.mark.e2e

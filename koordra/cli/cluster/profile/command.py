@@ -19,7 +19,8 @@ from koordra.cli.options import Access, Scope, say
 from koordra.cli.output import Document, show_document, show_table
 from koordra.cli.progress import progress
 from koordra.compat.settings import Settings
-from koordra.errors import InvalidInput
+from koordra.errors import Forbidden, InvalidInput
+from koordra.kube.client import KubeClient
 from koordra.profiles.kept import KeptProfile, profiles_of, recommended
 from koordra.profiles.profile import Profile
 from koordra.profiles.share import Recommendation
@@ -71,12 +72,14 @@ def profile(
     """
     client = connect(access)
     place = namespace_of(access, Scope(namespace)) or "default"
-    with progress("asking the nodes", line=False):
-        found, silent = read_profiles(client)
-        kept = of_namespace(client, place, found)
-    for node, why in sorted(silent.items()):
-        say(f"koordra: node {node} is not known: {why}", err=True)
     history = open_store(store) if store else None
+    try:
+        kept = _of_nodes(client, place)
+    except Forbidden as error:
+        if history is None:
+            raise
+        say(f"koordra: what is kept alone, since the nodes may not be asked: {error}", err=True)
+        kept = []
     if history is not None:
         kept = with_history(kept, history.of_job(place, job.rpartition("/")[2]))
     chosen = of_job(kept, job)
@@ -100,6 +103,15 @@ def profile(
         shown_of(one, last, before.get(one.template, ()), Settings()) for one, last in profiles_of(chosen)
     ]
     _show(shown, output, per_pod=per_pod)
+
+
+def _of_nodes(client: KubeClient, namespace: str) -> list[KeptProfile]:
+    with progress("asking the nodes", line=False):
+        found, silent = read_profiles(client)
+        kept = of_namespace(client, namespace, found)
+    for node, why in sorted(silent.items()):
+        say(f"koordra: node {node} is not known: {why}", err=True)
+    return kept
 
 
 def with_history(kept: Sequence[KeptProfile], past: Sequence[KeptProfile]) -> list[KeptProfile]:
