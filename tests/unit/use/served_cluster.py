@@ -61,6 +61,21 @@ class Served:
         self.server.server_close()
 
 
+def serve_plugin(client: KubeClient, node: str, port: int) -> None:
+    """The pod of a node's plugin, which this machine serves at the port."""
+    name = f"koordra-kubelet-plugin-{node}"
+    body: Object = {
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/component": "kubelet-plugin"}},
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "plugin", "image": "x", "args": [f"--metrics-address=:{port}"]}],
+        },
+    }
+    made = client.create(PODS, body, namespace="koordra-system")
+    status = {"phase": "Running", "podIP": "127.0.0.1", "startTime": "2026-11-28T10:00:00Z"}
+    client.update(PODS, {**made, "status": status}, subresource="status")
+
+
 class Cluster:
     """`plugins`: by node, the port of its plugin on this machine."""
 
@@ -73,17 +88,7 @@ class Cluster:
             self.client.create(NAMESPACES, {"metadata": {"name": name}})
 
     def plugin(self, node: str, port: int) -> None:
-        name = f"koordra-kubelet-plugin-{node}"
-        body: Object = {
-            "metadata": {"name": name, "labels": {"app.kubernetes.io/component": "kubelet-plugin"}},
-            "spec": {
-                "nodeName": node,
-                "containers": [{"name": "plugin", "image": "x", "args": [f"--metrics-address=:{port}"]}],
-            },
-        }
-        made = self.client.create(PODS, body, namespace="koordra-system")
-        status = {"phase": "Running", "podIP": "127.0.0.1", "startTime": "2026-11-28T10:00:00Z"}
-        self.client.update(PODS, {**made, "status": status}, subresource="status")
+        serve_plugin(self.client, node, port)
 
     def claim(self, name: str) -> None:
         body = allocated(name, "gpu-a")
