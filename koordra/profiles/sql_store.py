@@ -13,7 +13,7 @@ from sqlalchemy.pool import NullPool
 
 from koordra.errors import StoreUnavailable
 from koordra.profiles.kept import KeptProfile, kept_document, read_kept
-from koordra.profiles.store import MOST_PODS, too_many
+from koordra.profiles.store import MOST_PODS, MOST_SAME, too_many
 
 _NAME: Final = 253
 """Characters of a name in Kubernetes."""
@@ -58,7 +58,7 @@ class SqlStore:
         return self._read((PODS.c.namespace == namespace) & (PODS.c.job == name))
 
     def of_template(self, namespace: str, template: str) -> list[KeptProfile]:
-        return self._read((PODS.c.namespace == namespace) & (PODS.c.template == template))
+        return self._read((PODS.c.namespace == namespace) & (PODS.c.template == template), most=MOST_SAME)
 
     def forget(self, *, before: int) -> None:
         with _told("store"), self._engine.begin() as connection:
@@ -77,10 +77,10 @@ class SqlStore:
             beyond = sql.select(ranked.c.uid).where(ranked.c.rank > MOST_PODS)
             connection.execute(sql.delete(PODS).where(PODS.c.uid.in_(beyond)))
 
-    def _read(self, where: sql.ColumnElement[bool]) -> list[KeptProfile]:
+    def _read(self, where: sql.ColumnElement[bool], *, most: int | None = None) -> list[KeptProfile]:
         with _told("store"), self._engine.connect() as connection:
             found = connection.execute(
-                sql.select(PODS.c.document).where(where).order_by(PODS.c.until.desc(), PODS.c.uid)
+                sql.select(PODS.c.document).where(where).order_by(PODS.c.until.desc(), PODS.c.uid).limit(most)
             )
             return [read_kept(json.loads(text)) for text in found.scalars()]
 

@@ -25,6 +25,8 @@ _SQL: Final = ("sqlite", "postgresql")
 KEPT: Final = 90 * 86_400
 MOST_JOBS: Final = 200
 """Of a namespace; the oldest go first."""
+MOST_SAME: Final = 100
+"""Pods that what is recommended is worked out of."""
 MOST_PODS: Final = 64
 """Of a job; the first are kept."""
 
@@ -43,7 +45,7 @@ class ProfileStore(Protocol):
         """Of the jobs of that name, whatever their kind."""
 
     def of_template(self, namespace: str, template: str) -> list[KeptProfile]:
-        """Of the jobs that ran the same."""
+        """Of the jobs that ran the same: of MOST_SAME pods, the last ones."""
 
     def forget(self, *, before: int) -> None:
         """Pods that were last seen before then (seconds since 1970), and what is beyond MOST_JOBS and

@@ -14,7 +14,7 @@ from koordra.errors import InvalidInput, StoreUnavailable
 from koordra.profiles.kept import KeptProfile, kept_of, profiles_of
 from koordra.profiles.profile import JobRef, PodProfile
 from koordra.profiles.series import Series
-from koordra.profiles.store import MOST_JOBS, MOST_PODS, ProfileStore, open_store
+from koordra.profiles.store import MOST_JOBS, MOST_PODS, MOST_SAME, ProfileStore, open_store
 from koordra.profiles.summary import Summary
 from tests.unit.docs.worked_examples import worked_example
 from tests.unit.profiles import mongo
@@ -121,10 +121,14 @@ def test_what_is_old_or_too_much_is_forgotten(store: ProfileStore) -> None:
     store.put([kept("quiet", job="quiet", place="others", at=START + 1)])
     store.forget(before=START + 1000)
     assert pods(store.of_job("team", "big")) == [], "of a namespace the oldest job goes"
-    assert len(store.of_template("team", "t1")) == MOST_JOBS
+    same = store.of_template("team", "t1")
+    assert [one.job.name for one in same] == [f"job-{MOST_JOBS - 1 - number}" for number in range(MOST_SAME)]
+    assert store.of_job("team", "job-0")
     assert pods(store.of_job("others", "quiet")) == ["quiet"]
     store.forget(before=START + 1100 + MOST_JOBS // 2)
-    assert len(store.of_template("team", "t1")) == MOST_JOBS // 2
+    assert [
+        bool(store.of_job("team", f"job-{number}")) for number in (0, MOST_JOBS // 2 - 1, MOST_JOBS // 2)
+    ] == [False, False, True]
     assert store.of_job("others", "quiet") == []
 
 

@@ -12,14 +12,14 @@ import click
 from koordra.cli import options
 from koordra.cli.cluster.cluster_objects import connect, namespace_of
 from koordra.cli.cluster.profile.from_prometheus import from_prometheus
-from koordra.cli.cluster.profile.nodes import of_namespace, read_profiles
+from koordra.cli.cluster.profile.nodes import NodeProfiles, of_namespace
 from koordra.cli.cluster.profile.plots import HEADER, rows, svg
 from koordra.cli.cluster.use.prometheus import Prometheus, prometheus
 from koordra.cli.options import Access, Scope, say
 from koordra.cli.output import Document, show_document, show_table
 from koordra.cli.progress import progress
 from koordra.compat.settings import Settings
-from koordra.errors import Forbidden, InvalidInput
+from koordra.errors import ApiError, Forbidden, InvalidInput
 from koordra.kube.client import KubeClient
 from koordra.profiles.kept import KeptProfile, profiles_of, recommended
 from koordra.profiles.profile import Profile
@@ -92,8 +92,11 @@ def profile(
         )
     server = prometheus(client, named)
     if server is not None:
-        with progress("asking Prometheus", line=False):
-            chosen = [_longer(server, one) for one in chosen]
+        try:
+            with progress("asking Prometheus", line=False):
+                chosen = [_longer(server, one) for one in chosen]
+        except ApiError as error:
+            say(f"koordra: what nodes know alone: {error}", err=True)
     before = {
         template: history.of_template(place, template)
         for template in {one.template for one in chosen}
@@ -107,9 +110,9 @@ def profile(
 
 def _of_nodes(client: KubeClient, namespace: str) -> list[KeptProfile]:
     with progress("asking the nodes", line=False):
-        found, silent = read_profiles(client)
+        found = NodeProfiles(client)
         kept = of_namespace(client, namespace, found)
-    for node, why in sorted(silent.items()):
+    for node, why in sorted(found.silent.items()):
         say(f"koordra: node {node} is not known: {why}", err=True)
     return kept
 

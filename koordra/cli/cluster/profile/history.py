@@ -15,7 +15,7 @@ from typing import Final
 
 from koordra.api.kinds import TRAINING_JOBS
 from koordra.cli.cluster.profile.job_status import status_of
-from koordra.cli.cluster.profile.nodes import of_pod, read_profiles
+from koordra.cli.cluster.profile.nodes import NodeProfiles, of_pod
 from koordra.compat.settings import Settings
 from koordra.errors import Conflict, Invalid, NotFound
 from koordra.kube.client import KubeClient
@@ -48,7 +48,7 @@ class History(Wakeable):
     settings: Settings = field(default_factory=Settings)
     was_successful: bool = False
     _known: dict[str, KeptProfile] = field(default_factory=dict)
-    """By uid, as it was put last."""
+    """By uid, as it was put last, without its use."""
     _told: dict[JobRef, float] = field(default_factory=dict)
     _due: set[JobRef] = field(default_factory=set)
     _forgot: float = 0.0
@@ -57,13 +57,12 @@ class History(Wakeable):
         Wakeable.__init__(self)
 
     def step(self) -> Pause:
-        profiles, silent = read_profiles(self.client)
-        for node, why in sorted(silent.items()):
+        profiles = NodeProfiles(self.client)
+        there = self._put(profiles)
+        for node, why in sorted(profiles.silent.items()):
             log.warning("node_without_profiles", node=node, why=why)
-        if not silent:  # else its pods may come again
-            there = {one.uid for one in profiles}
+        if not profiles.silent:  # else its pods may come again
             self._known = {uid: one for uid, one in self._known.items() if uid in there}
-        self._put(profiles)
         self._tell_jobs()
         if self.now() - self._forgot >= FORGETS:
             self.store.forget(before=round(self.now() - KEPT))
@@ -71,9 +70,11 @@ class History(Wakeable):
         self.was_successful = True
         return Pause(0.0, PERIOD)
 
-    def _put(self, profiles: Iterable[PodProfile]) -> None:
-        changed, asked = list[KeptProfile](), 0
+    def _put(self, profiles: Iterable[PodProfile]) -> set[str]:
+        """Which pods there are. Profiles are large: a few at a time, and none is kept here."""
+        changed, asked, there = list[KeptProfile](), 0, set[str]()
         for profile in profiles:
+            there.add(profile.uid)
             known = self._known.get(profile.uid)
             if known is None and asked >= AT_ONCE:
                 continue
@@ -82,11 +83,18 @@ class History(Wakeable):
                 changed.append(self._first(profile))
             elif known.profile.until < profile.until:
                 changed.append(replace(known, profile=profile))
-        for start in range(0, len(changed), _CHUNK):
-            chunk = changed[start : start + _CHUNK]
-            self.store.put(chunk)
-            self._known |= {one.profile.uid: one for one in chunk}
-            self._due |= {one.job for one in chunk if one.job.kind == TRAINING_JOBS.kind}
+            if len(changed) >= _CHUNK:
+                self._write(changed)
+                changed = []
+        self._write(changed)
+        return there
+
+    def _write(self, changed: Sequence[KeptProfile]) -> None:
+        self.store.put(changed)
+        for one in changed:
+            self._known[one.profile.uid] = replace(one, profile=replace(one.profile, summaries={}))
+            if one.job.kind == TRAINING_JOBS.kind:
+                self._due.add(one.job)
 
     def _first(self, profile: PodProfile) -> KeptProfile:
         found = of_pod(self.client, profile)

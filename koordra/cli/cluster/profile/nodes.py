@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from koordra.api import objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
@@ -15,27 +15,31 @@ from koordra.profiles.kept import KeptProfile, kept_of
 from koordra.profiles.profile import PodProfile, read_pod
 
 
-def read_profiles(client: KubeClient) -> tuple[list[PodProfile], dict[str, str]]:
-    """Of all nodes, and by node why there are none of it. Of two plugins that overlap on a node the later
-    profile of a pod counts."""
-    texts, silent = read_documents(client, "/profiles")
-    found = dict[str, PodProfile]()
-    for pod, text in texts:
-        node = str(objects.spec_of(pod).get("nodeName"))
-        try:
-            profiles = [read_pod(each) for each in json.loads(text)["pods"]]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            silent[node] = f"its plugin's profiles cannot be read: {error!r}"
-            continue
-        for one in profiles:
+class NodeProfiles:
+    """What every node's plugin serves, read one after another; `silent`: by node why there is nothing of it,
+    complete once all are read. A pod may come twice, where two plugins overlap on a node. Raises ApiError."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._texts, self.silent = read_documents(client, "/profiles")
+
+    def __iter__(self) -> Iterator[PodProfile]:
+        for pod, text in self._texts:
+            node = str(objects.spec_of(pod).get("nodeName"))
+            try:
+                profiles = [read_pod(each) for each in json.loads(text)["pods"]]
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                self.silent[node] = f"its plugin's profiles cannot be read: {error!r}"
+                continue
             # A plugin speaks of its own node, whatever it says.
-            if one.node == node and one.uid and (one.uid not in found or found[one.uid].until < one.until):
-                found[one.uid] = one
-    return list(found.values()), silent
+            yield from (one for one in profiles if one.node == node and one.uid)
 
 
 def of_namespace(client: KubeClient, namespace: str, profiles: Iterable[PodProfile]) -> list[KeptProfile]:
     """Those of one namespace, with whose they are as far as the API still knows."""
+    newest = dict[str, PodProfile]()
+    for one in profiles:
+        if one.namespace == namespace and (one.uid not in newest or newest[one.uid].until < one.until):
+            newest[one.uid] = one
     pods = {objects.uid(pod): pod for pod in client.list(PODS, namespace=namespace)[0]}
     specs = {
         objects.name(claim): objects.spec_of(claim)
@@ -43,8 +47,7 @@ def of_namespace(client: KubeClient, namespace: str, profiles: Iterable[PodProfi
     }
     return [
         kept_of(one, pod, _specs(pod, specs) if pod else {})
-        for one in profiles
-        if one.namespace == namespace
+        for one in newest.values()
         for pod in (pods.get(one.uid),)
     ]
 
