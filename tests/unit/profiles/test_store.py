@@ -217,7 +217,7 @@ def test_a_pod_is_kept_with_what_it_asked_and_whose_it_is() -> None:
     found = kept_of(profile, pod, {"c": {}})
     assert found.job == JobRef("team", "Job", "j", "ju")
     assert found.asked["spec"] == {"containers": [{"name": "a", "resources": {"limits": {"x": "1"}}}]}
-    large = {**pod, "metadata": {**pod["metadata"], "annotations": {"a": "b" * (1 << 15)}}}
+    large = {**pod, "metadata": {**pod["metadata"], "annotations": {"koordra.io/asked": "b" * (1 << 15)}}}
     assert kept_of(profile, large, {}).asked == {}
     for gone in (None, {**pod, "metadata": {**pod["metadata"], "uid": "another"}}):
         assert kept_of(profile, gone, {}) == KeptProfile(JobRef("team", "Pod", "p", "u"), "", profile)
