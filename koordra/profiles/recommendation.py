@@ -47,20 +47,35 @@ def recommend(pod: Object, asked: AskedShare, use: Use, settings: Settings) -> R
     return Recommendation(asked, wanted, cores, words, text)
 
 
+def needed(use: Use) -> tuple[int, int] | None:
+    """Bytes and percent of each GPU that would have done, whatever was asked; percent 0 where nobody measured
+    how long kernels ran. None where too little is known."""
+    memory, kernels = use.get(Series.GPU_MEMORY), use.get(Series.SM)
+    if memory is None or memory.seconds < ENOUGH:
+        return None
+    known = kernels is not None and kernels.seconds >= ENOUGH
+    return _enough_memory(memory.peak), _enough_cores(kernels.p99 / 10) if known and kernels else 0
+
+
+def _enough_memory(peak: int) -> int:
+    return max(MEMORY_STEP, -(-peak * 11 // 10 // MEMORY_STEP) * MEMORY_STEP)
+
+
+def _enough_cores(used: float) -> int:
+    return min(ALL_CORES, max(CORES_STEP, -(-int(used * 1.25 + 0.999) // CORES_STEP) * CORES_STEP))
+
+
 def _memory(asked: AskedShare, peak: int) -> int | None:
     """None where neither what was asked nor the card is known."""
     had = asked.memory if asked.memory is not None else asked.card
     if not had:
         return None
-    wanted = -(-peak * 11 // 10 // MEMORY_STEP) * MEMORY_STEP
-    return had if peak >= AT_LIMIT * had else min(had, max(wanted, MEMORY_STEP))
+    return had if peak >= AT_LIMIT * had else min(had, _enough_memory(peak))
 
 
 def _cores(asked: int, used: float) -> int:
     """In percent. Who reserved none goes on without."""
-    if not asked or used >= AT_LIMIT * asked:
-        return asked
-    return min(asked, max(CORES_STEP, -(-int(used * 1.25 + 0.999) // CORES_STEP) * CORES_STEP))
+    return asked if not asked or used >= AT_LIMIT * asked else min(asked, _enough_cores(used))
 
 
 def spelled(words: Mapping[str, str]) -> str:

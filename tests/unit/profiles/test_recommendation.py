@@ -15,7 +15,8 @@ from koordra.compat.original_request import with_original_request
 from koordra.compat.rewrite import rewrite
 from koordra.compat.settings import Settings
 from koordra.profiles.asked import asked_of
-from koordra.profiles.recommendation import ENOUGH, recommend, spelled
+from koordra.profiles.condensed import Use
+from koordra.profiles.recommendation import ENOUGH, needed, recommend, spelled
 from koordra.profiles.share import AskedShare, Recommendation
 from tests.unit.compat.pods import Dict, asking, container, pod
 from tests.unit.compat.rows import ROWS
@@ -172,6 +173,21 @@ def test_never_more_than_was_asked_nor_less_than_was_used(
     if found is not None:
         assert min(peak, asked.memory) <= found.memory <= asked.memory
         assert min(percent, asked.cores) <= found.cores <= asked.cores
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (use(GIB, 18), (5 * GIB // 4, 25)),
+        (use(GIB, 18, seconds=ENOUGH - 1), None),
+        (use(1, 0), (GIB // 4, 5)),
+        (use(79 * GIB, 100), (87 * GIB, 100)),
+        ({series: one for series, one in use(GIB, 18).items() if series.value != "sm"}, (5 * GIB // 4, 0)),
+        ({}, None),
+    ],
+)
+def test_what_would_have_done_whatever_was_asked(given: Use, found: tuple[int, int] | None) -> None:
+    assert needed(given) == found
 
 
 def test_names_of_one_domain_have_it_once() -> None:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from koordra.api.kinds import NAMESPACES, PODS, RESOURCE_CLAIMS, TRAINING_JOBS
+from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.cluster.profile.history import History
 from koordra.errors import Forbidden
 from koordra.kube.client import KubeClient
@@ -19,6 +20,7 @@ from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.sampling.pod_use import PodKey
 from koordra.kubelet_plugin.sampling.profiles import Recording
 from koordra.profiles.profile import PodProfile
+from koordra.profiles.recommended import CONFIG_MAP, KEY, Recommended, read_recommended
 from koordra.profiles.store import open_store
 from tests.cluster.installation import account_kubeconfig
 from tests.fakes.admission_policy import ACCOUNTS, policies, refusal
@@ -118,6 +120,8 @@ def test_the_rights_are_exactly_what_is_used(cluster: Cluster, tmp_path: Path) -
     (kept,) = store.of_job("team", "train")
     assert list(kept.claims) == ["c"]
     assert client.get(TRAINING_JOBS, "train", namespace="team")["status"]["profile"]["pods"] == 1
+    found = client.get(CONFIG_MAPS, CONFIG_MAP, namespace="koordra-system")["data"][KEY]
+    assert read_recommended(found) == {"team": {kept.template: Recommended(12544 << 20, 25, START + 3600)}}
     lines = [json.loads(line) for line in cluster.audit.read_text().splitlines()]
     asked = {
         (one["group"], one["resource"], one["verb"]) for one in lines if one["user"] == ACCOUNTS + ACCOUNT

@@ -1,5 +1,5 @@
 """What `koordra profiler` does once a minute: the nodes' profiles into the store, TrainingJobs' into their
-status.
+status, and every five minutes what is recommended into the ConfigMap that claims are given shares by.
 
 A pod's job, template and words are asked for once, while the API still has the pod; of one that is gone the
 store may know from before. What cannot be done in one turn is done in the next: nodes keep profiles for a
@@ -16,6 +16,7 @@ from typing import Final
 from koordra.api.kinds import TRAINING_JOBS
 from koordra.cli.cluster.profile.job_status import status_of
 from koordra.cli.cluster.profile.nodes import NodeProfiles, of_pod
+from koordra.cli.cluster.profile.recommendations import Recommendations
 from koordra.compat.settings import Settings
 from koordra.errors import Conflict, Invalid, NotFound
 from koordra.kube.client import KubeClient
@@ -52,9 +53,12 @@ class History(Wakeable):
     _told: dict[JobRef, float] = field(default_factory=dict)
     _due: set[JobRef] = field(default_factory=set)
     _forgot: float = 0.0
+    _recommended_at: float = 0.0
+    _recommendations: Recommendations = field(init=False)
 
     def __post_init__(self) -> None:
         Wakeable.__init__(self)
+        self._recommendations = Recommendations(self.client, self.store)
 
     def step(self) -> Pause:
         profiles = NodeProfiles(self.client)
@@ -64,6 +68,8 @@ class History(Wakeable):
         if not profiles.silent:  # else its pods may come again
             self._known = {uid: one for uid, one in self._known.items() if uid in there}
         self._tell_jobs()
+        if self.now() - self._recommended_at >= TOLD:
+            self._recommend()
         if self.now() - self._forgot >= FORGETS:
             self.store.forget(before=round(self.now() - KEPT))
             self._forgot = self.now()
@@ -93,8 +99,17 @@ class History(Wakeable):
         self.store.put(changed)
         for one in changed:
             self._known[one.profile.uid] = replace(one, profile=replace(one.profile, summaries={}))
+            if one.template:
+                self._recommendations.due.add((one.job.namespace, one.template))
             if one.job.kind == TRAINING_JOBS.kind:
                 self._due.add(one.job)
+
+    def _recommend(self) -> None:
+        try:
+            self._recommendations.write()
+        except NotFound as error:
+            log.warning("nothing_recommended", why=str(error))
+        self._recommended_at = self.now()
 
     def _first(self, profile: PodProfile) -> KeptProfile:
         found = of_pod(self.client, profile)

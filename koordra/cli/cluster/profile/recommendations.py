@@ -1,0 +1,83 @@
+"""The ConfigMap `koordra-recommendations`, by which claims are given the share that would have done
+(docs/resource-class.md): kept by `koordra profiler`, of the templates that ran last.
+
+Of a namespace MOST_TEMPLATES are kept, MOST in all, the last ones, so that nobody's many templates drive out
+another's before his own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Final
+
+from koordra.api import objects
+from koordra.api.resource_class import CONFIG_MAPS
+from koordra.cli.cluster.use.plugin_readings import NAMESPACE
+from koordra.kube.client import KubeClient
+from koordra.profiles.kept import profiles_of
+from koordra.profiles.profile import pooled, use_of
+from koordra.profiles.recommendation import needed
+from koordra.profiles.recommended import CONFIG_MAP, KEY, Known, Recommended, read_recommended
+from koordra.profiles.store import ProfileStore
+
+MOST_TEMPLATES: Final = 64
+MOST: Final = 4000
+"""Of some 80 bytes each."""
+AT_ONCE: Final = 50
+"""Templates that one turn looks at."""
+
+
+@dataclass(slots=True)
+class Recommendations:
+    """`due`: namespaces and templates of whose pods more is known. Raises ApiError, StoreUnavailable."""
+
+    client: KubeClient
+    store: ProfileStore
+    due: set[tuple[str, str]] = field(default_factory=set)
+    _known: dict[str, dict[str, Recommended]] | None = None
+
+    def write(self) -> None:
+        if not self.due:
+            return
+        known = self._known if self._known is not None else self._read()
+        looked = sorted(self.due)[:AT_ONCE]
+        for namespace, template in looked:
+            found = self._of(namespace, template)
+            if found is not None:
+                known.setdefault(namespace, {})[template] = found
+        self._known = bounded(known)
+        text = json.dumps(
+            {place: {key: one._asdict() for key, one in of.items()} for place, of in self._known.items()},
+            separators=(",", ":"),
+            sort_keys=True,
+        )
+        self.client.patch(CONFIG_MAPS, CONFIG_MAP, {"data": {KEY: text}}, namespace=NAMESPACE)
+        self.due -= set(looked)
+
+    def _read(self) -> dict[str, dict[str, Recommended]]:
+        """What an earlier process of this program wrote. Raises NotFound where nobody made the ConfigMap."""
+        found = self.client.get(CONFIG_MAPS, CONFIG_MAP, namespace=NAMESPACE)
+        return read_recommended(str(objects.fields(found.get("data")).get(KEY) or ""))
+
+    def _of(self, namespace: str, template: str) -> Recommended | None:
+        pods = [
+            pod for one, _ in profiles_of(self.store.of_template(namespace, template)) for pod in one.pods
+        ]
+        found = needed(use_of(pooled(pod.summaries for pod in pods)))
+        return None if found is None else Recommended(*found, at=max(pod.until for pod in pods))
+
+
+def bounded(known: Known) -> dict[str, dict[str, Recommended]]:
+    """The last MOST_TEMPLATES of each namespace; beyond MOST in all those go first that their namespace has
+    most of beside."""
+    ranked = [
+        (rank, -one.at, place, template)
+        for place, of in known.items()
+        for rank, (template, one) in enumerate(sorted(of.items(), key=lambda item: (-item[1].at, item[0])))
+        if rank < MOST_TEMPLATES
+    ]
+    found = dict[str, dict[str, Recommended]]()
+    for _, _, place, template in sorted(ranked)[:MOST]:
+        found.setdefault(place, {})[template] = known[place][template]
+    return found
