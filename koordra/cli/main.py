@@ -69,11 +69,11 @@ COMMANDS = {
     "nri": ("koordra.cli.processes.nri:command", "The NRI hook on a node: isolation for every container."),
     "plan": ("koordra.cli.plan:plan_command", "What-if: which devices would these manifests get?"),
     "profile": (
-        "koordra.cli.cluster.profile.command:profile",
+        "koordra.cli.cluster.use.profile.command:profile",
         "What a job used of GPUs over its life, and the share that would have done.",
     ),
     "profiler": (
-        "koordra.cli.cluster.profile.profiler:command",
+        "koordra.cli.cluster.use.profile.profiler:command",
         "Keep profiles of all jobs, for months (one replica).",
     ),
     "replay": (

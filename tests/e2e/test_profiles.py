@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koordra.cli.cluster.profile.from_prometheus import from_prometheus
+from koordra.cli.cluster.use.profile.from_prometheus import from_prometheus
 from koordra.cli.cluster.use.prometheus import prometheus as connected
 from koordra.profiles.profile import PodProfile
 from koordra.profiles.series import Series

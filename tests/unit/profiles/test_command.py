@@ -15,10 +15,10 @@ import yaml
 
 from koordra.api.kinds import PODS, TRAINING_JOBS
 from koordra.api.objects import Object
-from koordra.cli.cluster.profile import history as history_of
-from koordra.cli.cluster.profile.history import PERIOD, TOLD, History
-from koordra.cli.cluster.profile.job_status import MOST_PODS, MOST_TEMPLATES, status_of
-from koordra.cli.cluster.profile.plots import amount, spark
+from koordra.cli.cluster.use.profile import history as history_of
+from koordra.cli.cluster.use.profile.history import PERIOD, TOLD, History
+from koordra.cli.cluster.use.profile.job_status import MOST_PODS, MOST_TEMPLATES, status_of
+from koordra.cli.cluster.use.profile.plots import amount, spark
 from koordra.errors import NotFound
 from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.sampling.pod_use import PodKey

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from koordra.cli.cluster.profile import recommendations
-from koordra.cli.cluster.profile.recommendations import MOST_TEMPLATES, bounded
+from koordra.cli.cluster.use.profile import recommendations
+from koordra.cli.cluster.use.profile.recommendations import MOST_TEMPLATES, bounded
 from koordra.profiles.recommended import Recommended
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from koordra.api.kinds import NAMESPACES, PODS, RESOURCE_CLAIMS, TRAINING_JOBS
 from koordra.api.resource_class import CONFIG_MAPS
-from koordra.cli.cluster.profile.history import History
+from koordra.cli.cluster.use.profile.history import History
 from koordra.errors import Forbidden
 from koordra.kube.client import KubeClient
 from koordra.kube.kubeconfig import new_client

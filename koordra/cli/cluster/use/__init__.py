@@ -5,4 +5,5 @@ usage             GPU-hours by namespace
 readings          the series that both read
 plugin_readings   those of every node's plugin, through the API server
 prometheus        those of a Prometheus
+profile/          what jobs used over their lives, and what share would have done
 """

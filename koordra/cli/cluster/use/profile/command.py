@@ -11,9 +11,9 @@ import click
 
 from koordra.cli import options
 from koordra.cli.cluster.cluster_objects import connect, namespace_of
-from koordra.cli.cluster.profile.from_prometheus import from_prometheus
-from koordra.cli.cluster.profile.nodes import NodeProfiles, of_namespace
-from koordra.cli.cluster.profile.plots import HEADER, rows, svg
+from koordra.cli.cluster.use.profile.from_prometheus import from_prometheus
+from koordra.cli.cluster.use.profile.nodes import NodeProfiles, of_namespace
+from koordra.cli.cluster.use.profile.plots import HEADER, rows, svg
 from koordra.cli.cluster.use.prometheus import Prometheus, prometheus
 from koordra.cli.options import Access, Scope, say
 from koordra.cli.output import Document, show_document, show_table

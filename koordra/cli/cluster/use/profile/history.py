@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from koordra.api.kinds import TRAINING_JOBS
-from koordra.cli.cluster.profile.job_status import status_of
-from koordra.cli.cluster.profile.nodes import NodeProfiles, of_pod
-from koordra.cli.cluster.profile.recommendations import Recommendations
+from koordra.cli.cluster.use.profile.job_status import status_of
+from koordra.cli.cluster.use.profile.nodes import NodeProfiles, of_pod
+from koordra.cli.cluster.use.profile.recommendations import Recommendations
 from koordra.compat.settings import Settings
 from koordra.errors import Conflict, Invalid, NotFound
 from koordra.kube.client import KubeClient

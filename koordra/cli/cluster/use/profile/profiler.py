@@ -37,7 +37,7 @@ def command(access: Access, store: str, metrics_address: str, log_level: str, lo
 
     from koordra import logs
     from koordra.cli.cluster.cluster_objects import connect
-    from koordra.cli.cluster.profile.history import History
+    from koordra.cli.cluster.use.profile.history import History
     from koordra.metrics import Metrics
     from koordra.process.lifecycle import spawn
     from koordra.process.metrics_server import serve
