@@ -536,8 +536,8 @@ TEXTS: Final = (
     (
         "policy",
         "a share that a policy of before allowed changes with the next call",
-        "word = (kept and kept.isolation) or _decided(",
-        "word = _decided(",
+        "decided = _own(record, device, config) or (kept and kept.isolation)",
+        "decided = _own(record, device, config)",
     ),
     (
         "gangs",

@@ -110,7 +110,7 @@ def changed(*path: str | int, to: Any) -> Callable[[dict[str, Any]], object]:
         (changed("devices", to={}), "devices: expected list"),
         (
             changed("devices", 0, "type", to="fpga"),
-            r"devices\[0\]\.type: 'fpga' is none of gpu, imex, mig, nic, vf",
+            r"devices\[0\]\.type: 'fpga' is none of gpu, imex, mig, nic, remote, vf",
         ),
         (changed("devices", 0, "type", to=[]), r"devices\[0\]\.type: expected str"),
         (changed("devices", 0, "env", "A", to=1), r"devices\[0\]\.env\[A\]: expected str"),
