@@ -58,8 +58,8 @@ _PASSES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """A gang with its held seats, and who is to come in them, by their uids, as far as it is known what they
-    ask. `members`: those that have a place."""
+    """A gang with the seats of those who are not there, and who is to come in them, by their uids, as far
+    as it is known what they ask. `members`: those that have a place."""
 
     gang: Gang
     members: tuple[Member, ...]
@@ -104,16 +104,13 @@ class SeatExchange:
         """`epoch` goes up when room was made. Where a pass ends in the middle, the next one goes on there.
         Raises ApiUnreachable."""
         self._lost = {
-            key: gang for key, gang in self._lost.items() if key not in gangs and self.holds.has(key)
+            key: gang for key, gang in self._lost.items() if key not in gangs and self.holds.recorded(key)
         }
         held = {one.uid: one for one in self.holds.held()}
         for table in (self._sound, self._tried, self._told):
             for uid in table.keys() - held.keys():
                 del table[uid]
         doubtful = sorted(uid for uid, one in held.items() if self._is_doubtful(one, epoch))
-        of_gang: dict[str, list[HeldSeat]] = {}
-        for one in held.values() if doubtful else ():
-            of_gang.setdefault(gang_of_owner(one.hold.owner), []).append(one)
         beside = dict[str, _Beside]()
         with counted(selectors=SELECTORS, steps=MOST_STEPS):
             for uid in sorted(doubtful, key=lambda uid: (uid <= self._last, uid)):
@@ -126,12 +123,16 @@ class SeatExchange:
                 if gang is None or (key in gangs and _is_taken(gang, one.seat)):
                     continue
                 if key not in beside:
-                    beside[key] = self._beside(gang, of_gang[key], is_lost=key not in gangs)
+                    beside[key] = self._beside(gang, is_lost=key not in gangs)
                 if (asked := beside[key].by_seat.get(uid)) is not None:
                     self._look_at(beside[key], one, asked, epoch)
 
-    def _beside(self, gang: Gang, held: Sequence[HeldSeat], *, is_lost: bool) -> _Beside:
-        """Raises ApiUnreachable."""
+    def _beside(self, gang: Gang, *, is_lost: bool) -> _Beside:
+        """What a member leaves who is gone is not held before its claim is free, and is its seat already.
+        Raises ApiUnreachable."""
+        living = frozenset[str]() if is_lost else {member.uid for member in gang.members}
+        seats = self.holds.recorded(gang.key)
+        held = [one for one in seats if one.seat.until or one.seat.pod not in living]
         numbers = {one.uid: number for number, one in enumerate(held, 1)}
         by_seat = {
             one.uid: to_come(*like, numbers[one.uid])
@@ -146,7 +147,7 @@ class SeatExchange:
             names = {name: numbers[uid] for name, uid in unknown.items()}
             told = of_seats(gang, names, answer.job, self.context.cache.classes)
             by_seat |= {unknown[name]: member for name, member in told.items()}
-        there = [] if is_lost else [one for one in gang.members if one.is_committed or one.is_placed]
+        there = [one for one in gang.members if one.uid in living and (one.is_committed or one.is_placed)]
         return _Beside(gang, tuple(there), held, by_seat)
 
     def _is_doubtful(self, one: HeldSeat, epoch: int) -> bool:

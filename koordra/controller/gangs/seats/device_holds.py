@@ -57,7 +57,7 @@ refused, or nobody needs it any more. Longer than the pauses in which evictions 
 
 
 class HeldSeat(NamedTuple):
-    """One that nobody has. `claim`: as which it counts."""
+    """A seat and its record. `claim`: as which it counts."""
 
     hold: DeviceHold
     seat: Seat
@@ -164,9 +164,9 @@ class DeviceHolds:
         holding = [hold for hold in self._holding.values() if is_of_gang(hold.owner)]
         return [HeldSeat(hold, seat) for hold in holding for seat in hold.seats if seat.until]
 
-    def has(self, gang: str) -> bool:
-        """Whether it has a record."""
-        return gang in self._of_gang
+    def recorded(self, gang: str) -> list[HeldSeat]:
+        """All seats of its record."""
+        return [HeldSeat(hold, seat) for hold in self._of_gang.get(gang, {}).values() for seat in hold.seats]
 
     def exchange(self, held: HeldSeat, seat: Seat) -> None:
         """Hold this one in its place. Others of the object may have been exchanged since `held` was read.
