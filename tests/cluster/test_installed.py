@@ -16,7 +16,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.controller.run import LEASE_NAME
-from koordra.errors import Conflict, NotFound
+from koordra.errors import ApiUnreachable, Conflict, NotFound
 from koordra.kube.client import KubeClient
 from koordra.topology.machine import Machine
 from koordra.topology.presets import write_machine
@@ -99,7 +99,16 @@ class Team:
     def starts(self, name: str) -> None:
         """A pod whose container has tried to open every card of the node, and could open its own alone."""
         wanted = [request("gpu", names.CLASS_GPU, memory="10Gi"), request("nic", names.CLASS_NIC, share="10")]
-        self.workload.claim(name, wanted, [joint("gpu", "nic"), ordinary_memlock("nic")])
+        config = [joint("gpu", "nic"), ordinary_memlock("nic")]
+
+        def made() -> bool:
+            """Tried again, as controllers do, while the Service still leads to a replica that has ended."""
+            with suppress(ApiUnreachable):
+                self.workload.claim(name, wanted, config)
+                return True
+            return False
+
+        eventually(made, f"claim {name}")
         cards = {each.name: each.node for each in self.machine.gpus if each.node}
         listed = " ".join(f"{card}:{node.major},{node.minor}" for card, node in cards.items())
         container = {
