@@ -229,10 +229,9 @@ def test_every_query_of_a_dashboard_is_promql(tmp_path: Path, binaries: Path) ->
     assert f"{len(asked)} rules found" in done.stdout
 
 
-@pytest.mark.slow
 def test_every_query_runs_on_a_whole_cluster(tmp_path: Path, binaries: Path) -> None:
     """The demo's, as it stays: no query is an error, those that are about something there have it, and the
-    figures are the cluster's. Slow: the demo takes a minute by itself."""
+    figures are the cluster's."""
     folder = Path(tempfile.mkdtemp(prefix="km-"))
     command = [
         sys.executable,
