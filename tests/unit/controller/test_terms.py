@@ -43,7 +43,7 @@ class Term:
         self.stands, self.go = threading.Event(), threading.Event()
         self.worker = threading.current_thread()
         self.allocation = SimpleNamespace(
-            placer=SimpleNamespace(order=None), imex=SimpleNamespace(changed=set())
+            placer=SimpleNamespace(order=None), imex=SimpleNamespace(changed=set()), took=0.0
         )
         self.begun.append(self)
 
@@ -59,7 +59,7 @@ class Term:
                     gangs={},
                     waiting=WaitingGroups(),
                     seat_end=None,
-                    quotas={},
+                    quotas=dict,
                     refused_nodes=0,
                     native=NativeDevices(ClusterCache()),
                     capacity=ClusterCapacity(ClusterIndex(Features.of(None))),
