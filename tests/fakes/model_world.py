@@ -1381,7 +1381,7 @@ class World:
                 (self.beyond or pod["metadata"]["uid"] in self.misled)
                 and pod["spec"].get("nodeName")
                 and pod["status"].get("phase") == "Pending"
-                and self.random.random() < 0.5
+                and (self.calm or self.random.random() < 0.5)
             ):
                 self.ask_to_end(pod)
 
