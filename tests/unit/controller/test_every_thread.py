@@ -18,6 +18,7 @@ import pytest
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.controller.autoscale.settings import AutoscaleSettings
+from koordra.controller.cache import changes
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.run import run, start_webhook
 from koordra.controller.settings import Settings
@@ -73,8 +74,9 @@ class InjectedExit(SystemExit):
 
 @pytest.fixture
 def failed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The threads for which the process would have ended."""
+    """The threads for which the process would have ended; none of them sleeps for a minute."""
     found: list[str] = []
+    monkeypatch.setattr(changes, "LOOK_AGAIN", 1.0)
     monkeypatch.setattr(lifecycle, "_running", [threading.Event()])
     monkeypatch.setattr(lifecycle, "end_failed", lambda: found.append(threading.current_thread().name))
     return found
