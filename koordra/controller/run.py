@@ -337,11 +337,13 @@ def _term(
             raise
         process.readiness.good = True
         process.instruments.plan.observe(reconciler.allocation.took)
-        kept, synced = (
+        rest = (
+            pause,
             store.save(reconciler.allocation.placer.order),
             members.sync(reconciler.allocation.imex),
+            figures(),
+            process.questions.answer(partial(leader_view, reconciler)),
         )
-        rest = (pause, kept, synced, figures(), process.questions.answer(partial(leader_view, reconciler)))
         return min([due for due in rest if due is not None], default=None)
 
     process.questions.open(changed.set)
