@@ -9,6 +9,7 @@ but for the stores.
     asked       the share of a GPU that a pod asked for, in the words of its user
     share       that, and what would have done, as values
     recommendation   what share would have done
+    config_map       by template, as the webhook reads it
     kept        a pod's profile with whose it was, as history keeps it
     store       where that is: `sql_store`, or another package's
 

@@ -28,7 +28,7 @@ from koordra.api.objects import Fields, Object
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.controller.webhook.lookups import KnownObjects
 from koordra.errors import InvalidInput
-from koordra.profiles.recommended import CONFIG_MAP, KEY, Known, Recommended, read_recommended
+from koordra.profiles.config_map import CONFIG_MAP, KEY, Known, Recommended, read_recommended
 from koordra.profiles.template import template_of
 from koordra.quantity import canonical, parse
 

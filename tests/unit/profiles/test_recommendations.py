@@ -6,7 +6,7 @@ import pytest
 
 from koordra.cli.cluster.use.profile import recommendations
 from koordra.cli.cluster.use.profile.recommendations import MOST_TEMPLATES, bounded
-from koordra.profiles.recommended import Recommended
+from koordra.profiles.config_map import Recommended
 
 
 def test_of_a_namespace_the_last_are_kept() -> None:

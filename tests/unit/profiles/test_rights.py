@@ -19,8 +19,8 @@ from koordra.kube.client import KubeClient
 from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.sampling.pod_use import PodKey
 from koordra.kubelet_plugin.sampling.profiles import Recording
+from koordra.profiles.config_map import CONFIG_MAP, KEY, Recommended, read_recommended
 from koordra.profiles.profile import PodProfile
-from koordra.profiles.recommended import CONFIG_MAP, KEY, Recommended, read_recommended
 from koordra.profiles.store import open_store
 from tests.cluster.installation import account_kubeconfig
 from tests.fakes.admission_policy import ACCOUNTS, policies, refusal

@@ -16,7 +16,7 @@ from koordra.controller.webhook import handlers
 from koordra.controller.webhook.lookups import ReviewLookups
 from koordra.controller.webhook.recommended import FRESH, Recommendations
 from koordra.controller.webhook.review import AdmissionRequest
-from koordra.profiles.recommended import Recommended
+from koordra.profiles.config_map import Recommended
 from koordra.profiles.template import template_of
 
 POD: Object = {

@@ -15,10 +15,10 @@ from koordra.api import objects
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.cluster.use.plugin_readings import NAMESPACE
 from koordra.kube.client import KubeClient
+from koordra.profiles.config_map import CONFIG_MAP, KEY, Known, Recommended, read_recommended
 from koordra.profiles.kept import profiles_of
 from koordra.profiles.profile import pooled, use_of
 from koordra.profiles.recommendation import needed
-from koordra.profiles.recommended import CONFIG_MAP, KEY, Known, Recommended, read_recommended
 from koordra.profiles.store import ProfileStore
 
 MOST_TEMPLATES: Final = 64

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from koordra.profiles.recommended import Recommended, read_recommended
+from koordra.profiles.config_map import Recommended, read_recommended
 
 
 def test_it_is_read() -> None:
