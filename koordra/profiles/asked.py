@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from itertools import combinations
+from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.classic.notes import Notes
@@ -19,6 +22,7 @@ from koordra.compat.detection import asks, dialect_of
 from koordra.compat.dialect import Dialect
 from koordra.compat.dialect.charges import Charge, Charged
 from koordra.compat.dialect.pod_view import view_of
+from koordra.compat.dialects import DIALECTS
 from koordra.compat.normalized_request import MIB, WHOLE, Memory, Share, Sharing
 from koordra.compat.original_request import as_written
 from koordra.compat.quota_charges import charged_of
@@ -26,6 +30,20 @@ from koordra.compat.settings import Settings
 from koordra.errors import KoordraError
 from koordra.profiles.share import AskedShare
 from koordra.quantity import canonical, to_int
+
+_WRONG: Final = (
+    KoordraError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+"""Users write all of it, and may have changed the words since."""
+ALL_CORES: Final = 100
+MOST_NAMES: Final = 3
+"""By which a dialect asks for a share."""
 
 
 def asked_of(
@@ -42,8 +60,8 @@ def asked_of(
             words = _words(written, share, dialect, settings)
             return replace(_asked(share, dialect.name, card), words=words)
         return _of_claims(claims, settings, card)
-    except (KoordraError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        return None  # users write all of it, and may have changed the words since
+    except _WRONG:
+        return None
 
 
 def words_for(
@@ -58,17 +76,18 @@ def words_for(
             if name in asked.words or asked.memory is None
         }
     written = as_written(pod)
-    try:
+    with suppress(*_WRONG):
         found = _of_dialect(written, settings)
         if found is None:
             return {}
         dialect, share = found
         wanted = replace(share, memory=_memory(share, memory, asked.card), cores=cores, exclusive=False)
-        words = _said(dialect, asked.words, settings, before=share, wanted=wanted)
-        means = _of_dialect(_with_words(written, share.container, words), settings)
-    except (KoordraError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        return {}
-    return words if means is not None and _is_between(means[1], wanted, share) else {}
+        for words in _ways(dialect, asked.words, settings, before=share, wanted=wanted):
+            with suppress(*_WRONG):
+                means = _of_dialect(_with_words(written, share.container, asked.words, words), settings)
+                if means is not None and _is_between(means[1], wanted, share, card=asked.card):
+                    return words
+    return {}
 
 
 def _of_dialect(written: Object, settings: Settings) -> tuple[Dialect, Share] | None:
@@ -92,8 +111,11 @@ def _asked(share: Share, dialect: str, card: int) -> AskedShare:
     memory, percent = share.memory.bytes, share.memory.percent
     if percent is not None:
         memory = card * percent // 100 if card else None
-    whole = share.memory.whole and share.cores == 0
-    return AskedShare(dialect, share.container, {}, share.count, memory, 100 if whole else share.cores, card)
+    return AskedShare(dialect, share.container, {}, share.count, memory, _cores(share), card)
+
+
+def _cores(share: Share) -> int:
+    return ALL_CORES if share.whole else share.cores
 
 
 def _words(written: Object, share: Share, dialect: Dialect, settings: Settings) -> dict[str, str]:
@@ -122,22 +144,66 @@ def _memory(share: Share, memory: int, card: int) -> Memory:
     return Memory(percent=min(100, -(-memory * 100 // card)))
 
 
-def _said(
+def _ways(
     dialect: Dialect, words: Mapping[str, str], settings: Settings, *, before: Share, wanted: Share
+) -> Iterator[dict[str, str]]:
+    """Of the dialect, then of others that have all of these names, which stand beside theirs: other amounts
+    of the same names, with all names beside that are about the size where it asked for all of the memory;
+    there also other names in their place, as few as will do."""
+    for one in (dialect, *(other for other in DIALECTS if other is not dialect)):
+        if set(words) <= {settings.name(key, one.name) for key in one.resources}:
+            whole = before.memory.whole
+            yield _said(one, words, settings, before=before, wanted=wanted, more=whole)
+            if whole:
+                yield from _in_place_of(one, words, settings, before=before, wanted=wanted)
+            yield _said(one, words, settings, before=before, wanted=wanted, more=not whole)
+
+
+def _said(
+    dialect: Dialect,
+    words: Mapping[str, str],
+    settings: Settings,
+    *,
+    before: Share,
+    wanted: Share,
+    more: bool,
 ) -> dict[str, str]:
     found = {}
-    for key, charge in dialect.resources.items():
-        name = settings.name(key, dialect.name)
-        if charge is None or "*" in key:
-            continue
+    for key, (name, charge) in _charges(dialect, settings).items():
         old, new = (charge(Charged(settings, [one])) for one in (before, wanted))
+        each = -(-(new or 0) // wanted.count)
         if name in words:
             amount = to_int(words[name])
-            scaled = amount if old == new or not old or new is None else -(-amount * new // old)
+            scaled = amount if old == new or new is None else -(-amount * new // old) if old else each
             found[name] = canonical(scaled) if key in dialect.bytes else str(scaled)
-        elif before.memory.whole and new and _tells(charge, settings, wanted):
-            found[name] = str(-(-new // wanted.count))
+        elif more and new and _tells(charge, settings, wanted):
+            found[name] = canonical(each) if key in dialect.bytes else str(each)
     return found
+
+
+def _charges(dialect: Dialect, settings: Settings) -> dict[str, tuple[str, Charge]]:
+    """By the tables' name, with the cluster's."""
+    return {
+        key: (settings.name(key, dialect.name), charge)
+        for key, charge in dialect.resources.items()
+        if charge is not None and "*" not in key
+    }
+
+
+def _in_place_of(
+    dialect: Dialect, words: Mapping[str, str], settings: Settings, *, before: Share, wanted: Share
+) -> Iterator[dict[str, str]]:
+    charges = _charges(dialect, settings)
+    of_cards = {name for name, charge in charges.values() if charge(Charged(settings, [before]))}
+    beside = {name: said for name, said in words.items() if name not in of_cards}
+    amounts = {
+        name: canonical(amount) if key in dialect.bytes else str(amount)
+        for key, (name, charge) in charges.items()
+        if (amount := charge(Charged(settings, [wanted])))
+    }
+    for number in range(1, MOST_NAMES + 1):
+        for chosen in combinations(amounts, number):
+            yield {**{name: amounts[name] for name in chosen}, **beside}
 
 
 def _tells(charge: Charge, settings: Settings, share: Share) -> bool:
@@ -151,27 +217,36 @@ def _tells(charge: Charge, settings: Settings, share: Share) -> bool:
     )
 
 
-def _with_words(written: Object, container: str, words: Mapping[str, str]) -> Object:
+def _with_words(
+    written: Object, container: str, before: Mapping[str, str], words: Mapping[str, str]
+) -> Object:
     def changed(raw: Object) -> Object:
         if container not in (str(raw.get("name")), ""):
             return raw
-        sides = {side: {**amounts(raw, side), **words} for side in SIDES if amounts(raw, side)}
+        sides = {
+            side: {**{name: said for name, said in there.items() if name not in before}, **words}
+            for side in SIDES
+            if (there := amounts(raw, side))
+        }
         return {**raw, "resources": {**objects.fields(raw.get("resources")), **sides}}
 
     return {**written, "spec": with_containers(objects.spec_of(written), changed)}
 
 
-def _is_between(means: Share, wanted: Share, before: Share) -> bool:
+def _is_between(means: Share, wanted: Share, before: Share, *, card: int) -> bool:
     """Not less than was wanted, which a dialect of large units cannot say exactly, and less than before."""
-    if means.count != wanted.count or not wanted.cores <= means.cores <= before.cores:
+    had = _cores(before)
+    if means.count != wanted.count or not wanted.cores <= means.cores <= had:
         return False
-    least, found, most = (_size(one.memory) for one in (wanted, means, before))
-    return least <= found <= most and (found, means.cores) != (most, before.cores)
+    least, found, most = (_size(one.memory, card) for one in (wanted, means, before))
+    return least <= found <= most and (found, means.cores) != (most, had)
 
 
-def _size(memory: Memory) -> tuple[float, float]:
-    """Of one form, in order; all of the memory is more than any part."""
-    return (memory.percent or 0, memory.bytes or 0) if not memory.whole else (math.inf, math.inf)
+def _size(memory: Memory, card: int) -> float:
+    """Bytes; all of the memory is more than any part."""
+    if memory.percent is not None:
+        return card * memory.percent / 100
+    return math.inf if memory.bytes is None else memory.bytes
 
 
 def _of_claims(claims: Mapping[str, Fields], settings: Settings, card: int) -> AskedShare | None:

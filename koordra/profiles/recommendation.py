@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from koordra.api import names
 from koordra.api.objects import Object
 from koordra.compat.settings import Settings
-from koordra.profiles.asked import words_for
+from koordra.profiles.asked import ALL_CORES, words_for
 from koordra.profiles.condensed import Use
 from koordra.profiles.series import MIB, Series
 from koordra.profiles.share import AskedShare, Recommendation
+from koordra.quantity import canonical
 
 ENOUGH: Final = 600
 """Seconds of samples, of all pods together."""
@@ -26,7 +28,6 @@ MEMORY_STEP: Final = 256 * MIB
 CORES_STEP: Final = 5
 AT_LIMIT: Final = 0.95
 """Of what was asked; who had so much of it may have wanted more."""
-ALL_CORES: Final = 100
 
 
 def recommend(pod: Object, asked: AskedShare, use: Use, settings: Settings) -> Recommendation | None:
@@ -42,7 +43,7 @@ def recommend(pod: Object, asked: AskedShare, use: Use, settings: Settings) -> R
         return None
     words = words_for(pod, asked, settings, memory=wanted, cores=cores)
     used = f"{_binary(memory.p99)}" + (f" / {kernels.p99 / 10:.0f} %" if kernels else "")
-    would = spelled(words) if words else _binary(wanted) + (f" / {cores} %" if cores else "")
+    would = spelled(words or _of_claims(wanted, cores)) + ("" if words else " in a claim")
     text = f"asked {spelled(asked.words) or 'whole GPUs'}, p99 used {used}, at most {_binary(memory.peak)}: {would} would do"
     return Recommendation(asked, wanted, cores, words, text)
 
@@ -76,6 +77,14 @@ def _memory(asked: AskedShare, peak: int) -> int | None:
 def _cores(asked: int, used: float) -> int:
     """In percent. Who reserved none goes on without."""
     return asked if not asked or used >= AT_LIMIT * asked else min(asked, _enough_cores(used))
+
+
+def _of_claims(memory: int, cores: int) -> dict[str, str]:
+    """For who asked in words that have none for such a share."""
+    return {
+        names.CAPACITY_MEMORY: canonical(memory),
+        **({names.CAPACITY_CORES: str(cores)} if cores else {}),
+    }
 
 
 def spelled(words: Mapping[str, str]) -> str:
