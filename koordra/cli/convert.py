@@ -100,9 +100,15 @@ def settings_from(files: Sequence[str], default_dialect: str | None, manifests: 
                 settings = with_document(settings, document, source=source)
     for name in files:
         for document in _documents(read_text(name), name):
-            for source, content in _contents(document, name):
-                settings = with_document(settings, content, source=source)
+            settings = settings_in(settings, document, source=name)
     return replace(settings, default_dialect=default_dialect) if default_dialect else settings
+
+
+def settings_in(settings: Settings, document: Any, *, source: str) -> Settings:
+    """With what a document says, or a ConfigMap with documents. Raises InvalidManifest."""
+    for where, content in _contents(document, source):
+        settings = with_document(settings, content, source=where)
+    return settings
 
 
 def _device_configs(name: str, text: object, source: str) -> list[Any]:

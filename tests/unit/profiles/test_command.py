@@ -4,7 +4,7 @@ nodes."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,13 @@ import yaml
 
 from koordra.api.kinds import PODS, TRAINING_JOBS
 from koordra.api.objects import Object
+from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.cluster.use.profile import history as history_of
 from koordra.cli.cluster.use.profile.history import PERIOD, TOLD, History
 from koordra.cli.cluster.use.profile.job_status import MOST_PODS, MOST_TEMPLATES, status_of
 from koordra.cli.cluster.use.profile.plots import amount, spark
+from koordra.compat.settings import Settings
+from koordra.compat.settings_document import with_document
 from koordra.errors import NotFound
 from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.sampling.pod_use import PodKey
@@ -30,7 +33,7 @@ from koordra.profiles.summary import Summary
 from koordra_devcluster.apiserver.resources import CRDS
 from tests.cluster.waiting import eventually
 from tests.unit.compat.pods import asking
-from tests.unit.profiles.test_recommendation import HAMI, rewritten
+from tests.unit.profiles.test_recommendation import HAMI, SETTINGS, N, rewritten
 from tests.unit.use.served_cluster import Cluster, Served
 
 TRAINING = Path(__file__).resolve().parents[3] / "deploy" / "kustomize" / "training"
@@ -76,9 +79,17 @@ class Nodes:
         return json.dumps(Recording(node, own).document) if path == "/profiles" else None
 
     def pod(
-        self, name: str, *, job: str = "train", kind: str = "PyTorchJob", node: str = "n0", **more: Any
+        self,
+        name: str,
+        *,
+        job: str = "train",
+        kind: str = "PyTorchJob",
+        node: str = "n0",
+        ask: Mapping[str, int] = HAMI,
+        settings: Settings = SETTINGS,
+        **more: Any,
     ) -> PodProfile:
-        body: Object = rewritten(asking(HAMI))
+        body: Object = rewritten(asking(ask), settings)
         body["metadata"] |= {"name": name, "namespace": "team", **more}
         body["metadata"]["ownerReferences"] = [
             {
@@ -208,6 +219,33 @@ def test_history_is_kept_told_and_used_again(nodes: Nodes, tmp_path: Path) -> No
         "profile", "train", "-n", "team", "--prometheus", "none", "--store", url, "-o", "json"
     )
     assert json.loads(past.stdout)["profiles"][0]["job"]["kind"] == "TrainingJob"
+
+
+@pytest.mark.long
+def test_words_are_in_the_units_that_the_operator_has_set(nodes: Nodes, tmp_path: Path) -> None:
+    said = {"hami": {"memoryFactor": 512}}
+    client = nodes.cluster.client
+    ask = {N + "gpu": 1, N + "gpumem": 79, N + "gpucores": 50}
+    nodes.pod("train-0", ask=ask, settings=with_document(Settings(), said, source="settings"))
+
+    def words() -> dict[str, str]:
+        shown = nodes.cluster.run("profile", "train", "-n", "team", "--prometheus", "none", "-o", "json")
+        found: dict[str, str] = json.loads(shown.stdout)["profiles"][0]["recommendation"]["words"]
+        return found
+
+    body = {
+        "metadata": {"name": "koordra-legacy-settings"},
+        "data": {"settings.yaml": yaml.safe_dump(said), "notes": "of nobody's"},
+    }
+    client.create(CONFIG_MAPS, body, namespace="koordra-system")
+    # 11 GiB and a tenth, of 512 MiB each.
+    assert words() == {N + "gpu": "1", N + "gpumem": "25", N + "gpucores": "25"}
+    # What cannot be read costs the profiler nothing else.
+    broken = {"data": {"settings.yaml": "hami: 5"}}
+    client.patch(CONFIG_MAPS, "koordra-legacy-settings", broken, namespace="koordra-system")
+    store = open_store(f"sqlite:///{tmp_path / 'profiles.db'}")
+    assert History(client, store, lambda: float(START)).attempt().at_most == PERIOD
+    assert len(store.of_job("team", "train")) == 1
 
 
 @pytest.mark.long

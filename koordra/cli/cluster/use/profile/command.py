@@ -12,6 +12,7 @@ import click
 from koordra.cli import options
 from koordra.cli.cluster.cluster_objects import connect, namespace_of
 from koordra.cli.cluster.use.profile.from_prometheus import from_prometheus
+from koordra.cli.cluster.use.profile.legacy_settings import legacy_settings
 from koordra.cli.cluster.use.profile.nodes import NodeProfiles, of_namespace
 from koordra.cli.cluster.use.profile.plots import HEADER, rows, svg
 from koordra.cli.cluster.use.prometheus import Prometheus, prometheus
@@ -102,10 +103,17 @@ def profile(
         for template in {one.template for one in chosen}
         if history is not None and template
     }
-    shown = [
-        shown_of(one, last, before.get(one.template, ()), Settings()) for one, last in profiles_of(chosen)
-    ]
+    settings = _settings(client)
+    shown = [shown_of(one, last, before.get(one.template, ()), settings) for one, last in profiles_of(chosen)]
     _show(shown, output, per_pod=per_pod)
+
+
+def _settings(client: KubeClient) -> Settings:
+    try:
+        return legacy_settings(client)
+    except Forbidden as error:
+        say(f"koordra: words in the units that other stacks have by default: {error}", err=True)
+        return Settings()
 
 
 def _of_nodes(client: KubeClient, namespace: str) -> list[KeptProfile]:

@@ -15,10 +15,11 @@ from typing import Final
 
 from koordra.api.kinds import TRAINING_JOBS
 from koordra.cli.cluster.use.profile.job_status import status_of
+from koordra.cli.cluster.use.profile.legacy_settings import legacy_settings
 from koordra.cli.cluster.use.profile.nodes import NodeProfiles, of_pod
 from koordra.cli.cluster.use.profile.recommendations import Recommendations
 from koordra.compat.settings import Settings
-from koordra.errors import Conflict, Invalid, NotFound
+from koordra.errors import Conflict, Invalid, InvalidManifest, NotFound
 from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 from koordra.process.wakeable import Pause, Wakeable
@@ -46,7 +47,6 @@ class History(Wakeable):
     client: KubeClient
     store: ProfileStore
     now: Callable[[], float]
-    settings: Settings = field(default_factory=Settings)
     was_successful: bool = False
     _known: dict[str, KeptProfile] = field(default_factory=dict)
     """By uid, as it was put last, without its use."""
@@ -54,6 +54,8 @@ class History(Wakeable):
     _due: set[JobRef] = field(default_factory=set)
     _forgot: float = 0.0
     _recommended_at: float = 0.0
+    _settings: Settings = field(default_factory=Settings)
+    _settings_read: float = 0.0
     _recommendations: Recommendations = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +69,7 @@ class History(Wakeable):
             log.warning("node_without_profiles", node=node, why=why)
         if not profiles.silent:  # else its pods may come again
             self._known = {uid: one for uid, one in self._known.items() if uid in there}
+        self._read_settings()
         self._tell_jobs()
         if self.now() - self._recommended_at >= TOLD:
             self._recommend()
@@ -103,6 +106,15 @@ class History(Wakeable):
                 self._recommendations.due.add((one.job.namespace, one.template))
             if one.job.kind == TRAINING_JOBS.kind:
                 self._due.add(one.job)
+
+    def _read_settings(self) -> None:
+        if self.now() - self._settings_read < TOLD:
+            return
+        try:
+            self._settings = legacy_settings(self.client)
+        except InvalidManifest as error:
+            log.warning("legacy_settings_not_read", why=str(error))
+        self._settings_read = self.now()
 
     def _recommend(self) -> None:
         try:
@@ -146,5 +158,5 @@ class History(Wakeable):
 
     def _recommended(self, job: JobRef, template: str, own: Sequence[KeptProfile], last: KeptProfile) -> str:
         same = self.store.of_template(job.namespace, template) if template else own
-        found = recommended([profile for profile, _ in profiles_of(same)], last, self.settings)
+        found = recommended([profile for profile, _ in profiles_of(same)], last, self._settings)
         return found.text if found else ""
