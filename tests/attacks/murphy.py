@@ -128,6 +128,7 @@ MURPHY: Final = (
         tests=(
             f"{_CONTROLLER}test_leadership.py::test_a_writer_stops_one_timeout_before_its_lease_ends_and_a_successor_starts_one_after",
             f"{_CONTROLLER}test_leadership.py::test_who_stood_still_for_longer_than_the_lease_repairs_nothing",
+            f"{_CONTROLLER}test_leadership.py::test_who_stood_still_with_its_clock_repairs_no_lease_that_its_successor_gave_away",
         ),
     ),
     Attack(

@@ -6,7 +6,7 @@
                   absent                                         -> make it, held by nobody, and wait as above
     leader      renews every `retry` seconds; each renewal counts from before it was sent
                   may write while  now < renewed + lease - timeout
-                  loses            when somebody else holds the Lease, or that moment is reached
+                  loses            when somebody else holds the Lease, or gave it away, or at that moment
                   repairs          until then, a Lease that was deleted or that a stranger edited otherwise
 
 A write takes at most one request timeout, so the last one ends before the lease does; a successor begins no
@@ -15,6 +15,10 @@ of one's own clock are used, which also runs while the machine is suspended: ren
 leaseDurationSeconds are written for people. Taking is conditional on the Lease's resourceVersion, so of two
 candidates one gets a conflict. A leader that ends in good order, with its worker at rest and every write
 answered, gives the Lease away; the next one need not wait.
+
+A machine whose clocks stood still (a virtual machine that was paused) does not know that its time is over.
+When it goes on, another one may have led and given the Lease away: whoever finds it so, and did not do it
+itself, leads no more, since what it lists dates from before.
 
 A Lease that is gone, or in which somebody blanked the holder, says nothing about whether the holder has
 stopped. So a candidate waits for its holder all the same; it makes the Lease first, since only a version that
@@ -164,15 +168,18 @@ class LeaderLease:
                 self._repair(started)
 
     def _repair(self, started: float) -> None:
-        """A renewal did not apply: our own lost answer, a stranger's edit or deletion, or a new holder. Only
-        while our time runs: nobody else can have led and lost the Lease in between."""
+        """A renewal did not apply: our own lost answer, a stranger's edit or deletion, or a new holder, who
+        may have gone already. Only while our time runs, and nobody gave the Lease away: else another one can
+        have led in between."""
         try:
             lease = self._read()
         except NotFound:
             taken = {"acquireTime": self.now(), "leaseTransitions": 0}
             self._hold(self._create(**self._held(), **taken), started)
             return
-        if (holder := _holder(lease)) in ("", self.identity):
+        if _is_given_away(lease):
+            self._lose("another one has held the lease, and gave it away")
+        elif (holder := _holder(lease)) in ("", self.identity):
             self._update(lease, started)
         else:
             self._lose(f"{holder} holds the lease")

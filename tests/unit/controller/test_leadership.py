@@ -127,6 +127,21 @@ def test_a_leader_that_finds_another_holder_stops_at_once() -> None:
     assert not one.lease.may_write()
 
 
+def test_who_stood_still_with_its_clock_repairs_no_lease_that_its_successor_gave_away() -> None:
+    api = with_free_lease()
+    one, two = Replica(api, "one"), Replica(api, "two", 70.0)
+    one.lease.step()
+    two.lease.step()
+    advance(TIMES.lease + TIMES.timeout, two)
+    assert two.lease.step() is Standing.LEADER
+    two.lease.release()
+    assert one.lease.may_write()
+    assert one.lease.step() is Standing.CANDIDATE
+    assert not one.lease.may_write()
+    assert spec_of(api)["holderIdentity"] == ""
+    assert one.lease.step() is Standing.LEADER, "a term of its own, that lists anew"
+
+
 def test_a_released_lease_is_taken_without_waiting() -> None:
     api = with_free_lease()
     one, two = Replica(api, "one"), Replica(api, "two", 77.0)
