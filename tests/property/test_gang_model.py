@@ -80,6 +80,7 @@ FOUND = {
     12_008_018: "a card was taken away before a controller saw that a late write had given it out twice",
     13_013_141: "a seat moved to another zone than that of a member whose claim was still being given back",
     14_011_355: "a pod that its node refused was evicted by chance alone, and the model came to rest before",
+    15_000_260: "with no worker left, a worker's seat was moved by what the head of its row asks",
     15_007_394: "whose machine's clocks stood still repaired a lease that its successor had given away",
     6_002_988: "what one write both holds and moves was not known to the model",
 }

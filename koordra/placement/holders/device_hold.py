@@ -5,10 +5,10 @@
     spec.priority     whoever is more urgent may take what is held
     spec.seconds      for how long a seat is held once nobody has it
     spec.owners[]     of a reservation: whose pods may take from the seats (reservation)
-    spec.seats[]      `name` (role and index, empty where there is none), `node`, `devices` (results as an
-                      allocation has them), `pod` and `claims` that have or had them, `until`, `givenUp`,
-                      `heldBefore`, `chargedAs`; of a reservation `whole`: all that is kept, of which
-                      `devices` are what its claims have not taken; of a claim whose shares were resized
+    spec.seats[]      `name` (position in the job, empty where there is none), `role`, `node`, `devices`
+                      (results as an allocation has them), `pod` and `claims` that have or had them, `until`,
+                      `givenUp`, `heldBefore`, `chargedAs`; of a reservation `whole`: all that is kept, of
+                      which `devices` are what its claims have not taken; of a claim whose shares were resized
                       `limits`, `revision`, `refused` (koordra.api.opaque.share_limits)
 
 A seat without `until` is in use: its claims take what it takes. One with `until` is held, and counts like an
@@ -35,9 +35,10 @@ HOLD: Final = "DeviceHold"
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """`pod`: uid of who has it, or had it last; `claims`: name and uid of those with the devices. `until`:
-    RFC 3339 in UTC, empty while it is in use. `given_up`: it is not held once nobody has it.
-    `before`: until when it was held, before who has it now. `charged`: what quotas look at of the pod."""
+    """`pod`: uid of who has it, or had it last; `role`: its part of the gang; `claims`: name and uid of those
+    with the devices. `until`: RFC 3339 in UTC, empty while it is in use. `given_up`: it is not held once
+    nobody has it. `before`: until when it was held, before who has it now. `charged`: what quotas look at of
+    the pod."""
 
     name: str
     node: str
@@ -48,6 +49,7 @@ class Seat:
     given_up: bool = False
     before: str = ""
     charged: Fields = field(default_factory=dict)
+    role: str = ""
     whole: tuple[Fields, ...] = ()
     limits: tuple[Fields, ...] = ()
     revision: int = 0
@@ -67,6 +69,7 @@ class Seat:
             said.get("givenUp") is True,
             str(said.get("heldBefore") or ""),
             objects.fields(said.get("chargedAs")),
+            str(said.get("role") or ""),
             tuple(objects.mappings(said.get("whole"))),
             tuple(objects.mappings(said.get("limits"))),
             _number(said.get("revision")),
@@ -89,6 +92,7 @@ class Seat:
         }
         return {
             **({"name": self.name} if self.name else {}),
+            **({"role": self.role} if self.role else {}),
             **found,
             **({"until": self.until} if self.until else {}),
             **({"givenUp": True} if self.given_up else {}),

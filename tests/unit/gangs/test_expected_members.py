@@ -189,14 +189,16 @@ class Jobs:
             if COMMITTED in objects.annotations_of(one)
         ]
 
+    def seats(self) -> list[Object]:
+        return [seat for hold in self.cluster.api.all(DEVICE_HOLDS) for seat in hold["spec"]["seats"]]
+
     def held(self) -> dict[str, int]:
         """Devices by the name of a place that nobody has."""
-        return {
-            seat["name"]: len(seat["devices"])
-            for hold in self.cluster.api.all(DEVICE_HOLDS)
-            for seat in hold["spec"]["seats"]
-            if seat.get("until")
-        }
+        return {seat["name"]: len(seat["devices"]) for seat in self.seats() if seat.get("until")}
+
+    def places(self) -> dict[str, str]:
+        """By the name of a seat, its node."""
+        return {seat["name"]: seat["node"] for seat in self.seats()}
 
     def told(self, reason: str) -> str:
         return " ".join(one.message for one in self.cluster.told if one.reason == reason)
@@ -236,6 +238,20 @@ def test_workers_that_come_ask_what_their_own_template_says() -> None:
     jobs.cluster.settle()
     assert jobs.went() == ["serve-0", "serve-0-1", "serve-0-2"]
     jobs.cluster.assert_no_device_twice()
+
+
+def test_the_place_of_a_worker_who_comes_is_exchanged_for_one_that_its_own_template_asks() -> None:
+    """Its leader, who stands in its row, asks less."""
+    jobs = Jobs(gpus=2, nodes=4, asked={"one": 1, "two": 2})
+    jobs.job(job_object.LEADER_WORKER_SETS, lws_job("LeaderReady"))
+    jobs.make(member(0), least=3)
+    jobs.cluster.settle()
+    places = jobs.places()
+    ill = places["serve/0/2"]
+    jobs.cluster.api.edit(NODES, ill, lambda one: one["spec"].update(unschedulable=True))
+    jobs.cluster.settle()
+    assert jobs.held() == {"serve/0/1": 2, "serve/0/2": 2}
+    assert jobs.places()["serve/0/2"] not in places.values()
 
 
 def test_a_leader_stays_where_its_workers_do_not_fit_by_their_own_template() -> None:

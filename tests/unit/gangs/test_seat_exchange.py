@@ -230,8 +230,9 @@ def test_the_domain_of_its_role_is_kept() -> None:
     assert held() == spare
 
 
-def test_who_came_back_to_the_seat_says_what_is_asked_there() -> None:
-    """Pods of one row, of which the first is of another role: a level of the workers' is none of its."""
+@pytest.mark.parametrize("first", [0, 1], ids=["all come back", "the workers are gone"])
+def test_who_is_of_another_role_does_not_say_what_is_asked_of_a_seat(first: int) -> None:
+    """Pods of one row, of which the first is a head: a level of the workers' is none of its."""
     cluster = JointCluster(nodes=4, gpus=2)
     for number, zone in enumerate("abbc"):
         label(cluster, f"n{number}", zone)
@@ -247,9 +248,9 @@ def test_who_came_back_to_the_seat_says_what_is_asked_there() -> None:
     jobs.run(*pods)
     cluster.settle()
     lost = jobs.devices(pods[2])[0].partition("/")[0]
-    jobs.lose(*pods)
+    jobs.lose(*pods[first:])
     cluster.settle()
-    for number in range(3):
+    for number in range(0 if first else 3):
         make(number)
     cordon(cluster, lost)
     cluster.settle()

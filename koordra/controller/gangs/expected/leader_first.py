@@ -33,12 +33,13 @@ from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.claims import Owner
 from koordra.controller.gangs.declared.gang_by import replica_of
 from koordra.controller.gangs.declared.gang_ref import Source, gang_of
-from koordra.controller.gangs.declared.member_index import MemberIndex, member_index_of
+from koordra.controller.gangs.declared.member_index import MemberIndex, member_index_of, role_of_pod
 from koordra.controller.gangs.declared.terms import Start, terms_of
 from koordra.controller.gangs.declared.workload_kind import EXCLUSIVE, is_ahead, kind_of, told
 from koordra.controller.gangs.expected.job_pods import Job, claim_templates, pods_of
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.seats.recorded import Kept, seat_name
+from koordra.placement.holders.device_hold import Seat
 
 LONELY: Final = 10.0
 _NEVER: Final = float("inf")
@@ -125,22 +126,23 @@ def _of_job(
 
 
 def of_seats(
-    gang: Gang, names: Mapping[str, int], job: Job, classes: Mapping[str, Object]
-) -> dict[str, Member]:
-    """Whom the job makes at the positions that these names of seats say, where it is known what they ask;
-    each with a number of its own."""
+    gang: Gang, seats: Mapping[int, Seat], job: Job, classes: Mapping[str, Object]
+) -> dict[int, Member]:
+    """Whom the job makes at the positions of these seats, which have names, where it is known what they ask;
+    each with its number."""
     there = [member.pod for member in gang.members]
-    rows: dict[str, tuple[Object, MemberIndex]] = {}
+    rows: dict[tuple[str, str], tuple[Object, MemberIndex]] = {}
     for pod, _ in pods_of(job.obj, there, least=gang.terms.least or 0):
         if (index := member_index_of(pod)) is not None:
-            rows.setdefault(str(index).rpartition("/")[0], (pod, index))
+            rows.setdefault((str(index).rpartition("/")[0], role_of_pod(pod)), (pod, index))
     found = {}
-    for name, number in names.items():
-        row, _, position = name.rpartition("/")
-        if position.isdecimal() and row in rows and _is_told(rows[row][0], job):
-            like, index = rows[row]
+    for number, seat in seats.items():
+        row, _, position = seat.name.rpartition("/")
+        known = rows.get((row, seat.role))
+        if position.isdecimal() and known is not None and _is_told(known[0], job):
+            like, index = known
             pod = _renamed(like, f"-to-come-{number}")
-            found[name] = Member(pod, _claims(pod, job, classes), index.at(int(position)))
+            found[number] = Member(pod, _claims(pod, job, classes), index.at(int(position)))
     return found
 
 

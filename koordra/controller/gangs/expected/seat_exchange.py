@@ -13,10 +13,11 @@
 A member that has its devices and was not let go yet, because the pass that placed the gang was cut off, makes
 its seat full itself: nothing is wrong with that.
 
-What a lost member asked went with it. So it is read from a living one that stands in the same row of the job
-(`MemberIndex.row`), or of a gang that was lost as a whole from who was there last; else of the job's own
-object (`job_pods`). Where nobody says it, the seat is exchanged when the next one comes (placement/gang). The
-seats that are held for others of the gang stand for those in them: a place is looked for beside these, too.
+What a lost member asked went with it. So it is read from a living one of its role that stands in the same row
+of the job (`MemberIndex.row`), or of a gang that was lost as a whole from who was there last; else of the
+job's own object (`job_pods`). Where nobody says it, the seat is exchanged when the next one comes
+(placement/gang). The seats that are held for others of the gang stand for those in them: a place is looked
+for beside these, too.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from koordra.api.objects import Object
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.gangs import events
-from koordra.controller.gangs.declared.member_index import MemberIndex
+from koordra.controller.gangs.declared.member_index import MemberIndex, role_of_pod
 from koordra.controller.gangs.declared.terms import terms_of
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.expected.job_reader import Answer, JobReader
@@ -139,14 +140,14 @@ class SeatExchange:
             for one in held
             if (like := _like(gang, one.seat)) is not None
         }
-        unknown = {one.seat.name: one.uid for one in held if one.seat.name and one.uid not in by_seat}
+        unknown = {numbers[one.uid]: one for one in held if one.seat.name and one.uid not in by_seat}
         answer = self.jobs.job_of(gang) if unknown else Answer()
         if answer.later:
             self.context.wake(self.context.clock() + 1.0)
         if answer.job is not None:
-            names = {name: numbers[uid] for name, uid in unknown.items()}
-            told = of_seats(gang, names, answer.job, self.context.cache.classes)
-            by_seat |= {unknown[name]: member for name, member in told.items()}
+            asked = {number: one.seat for number, one in unknown.items()}
+            told = of_seats(gang, asked, answer.job, self.context.cache.classes)
+            by_seat |= {unknown[number].uid: member for number, member in told.items()}
         there = [one for one in gang.members if one.uid in living and (one.is_committed or one.is_placed)]
         return _Beside(gang, tuple(there), held, by_seat)
 
@@ -213,11 +214,10 @@ class SeatExchange:
 
 
 def _like(gang: Gang, seat: Seat) -> tuple[Member, MemberIndex | None] | None:
-    """A member that asks what the seat's did, and the position of the seat; None where none lives. Who came
-    back to this very position knows best: others of its row may be of another role."""
+    """A member that asks what the seat's did, and the position of the seat; None where none lives."""
     number = seat.name.rpartition("/")[2]
-    for member in sorted(gang.members, key=lambda one: seat_name(one) != seat.name):
-        if not made_claims(member):
+    for member in gang.members:
+        if not made_claims(member) or role_of_pod(member.pod) != seat.role:
             continue
         index = member.index
         if index is None and (not seat.name or not seat.pod):

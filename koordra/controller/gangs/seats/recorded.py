@@ -28,6 +28,7 @@ from koordra.api.objects import Fields, Object
 from koordra.compat.quota_charges import charged_as
 from koordra.controller import claims as claims_of
 from koordra.controller.gangs.declared.annotations import LEAVES
+from koordra.controller.gangs.declared.member_index import role_of_pod
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.placement.gang import KeptSeat, PlacedMember
 from koordra.placement.holders.device_hold import DeviceHold, Seat, held_key, held_uid
@@ -98,6 +99,7 @@ def _seat(member: Member) -> Seat | None:
             for result in claims_of.results(claim)
         ),
         charged=charged_as(member.pod),
+        role=role_of_pod(member.pod),
         given_up=LEAVES in objects.annotations_of(member.pod),
     )
 
@@ -138,7 +140,8 @@ def seat_to_come(member: Member, placed: PlacedMember) -> Seat:
     ]
     devices = tuple({name: result[name] for name in _KEPT if name in result} for result in results)
     name = seat_name(member) or objects.name(member.pod)
-    return Seat(name, placed.node, "", (), devices, charged=charged_as(member.pod))
+    charged, role = charged_as(member.pod), role_of_pod(member.pod)
+    return Seat(name, placed.node, "", (), devices, charged=charged, role=role)
 
 
 def renewed(recorded: Sequence[Seat], had: Sequence[Seat], now: Now) -> tuple[list[Seat | None], list[Seat]]:
