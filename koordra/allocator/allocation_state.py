@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from koordra.allocator import constraints as rules
 from koordra.allocator import features as gates
 from koordra.allocator.devices.capacity import Demand, in_units, measures, nano
-from koordra.allocator.devices.eligibility import Verdict, admitted, beside, selected
+from koordra.allocator.devices.eligibility import Verdict, admitted, beside, isolation_of, selected
 from koordra.allocator.devices.inventory import (
     UNUSED,
     Pool,
@@ -30,6 +30,7 @@ from koordra.allocator.devices.pools import kept_with_pools
 from koordra.allocator.features import Features
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.api.devices import Device
+from koordra.api.opaque.isolation import has_mps, is_one_card
 from koordra.api.tables import BoundedCache
 
 Verdicts = dict[tuple[object, int], Verdict]
@@ -83,6 +84,7 @@ class AllocationState:
             {name: nano(amount) for name, amount in available_counters(pool, taken).items()} for pool in pools
         ]
         self._left_out: dict[tuple[object, int], Verdict | None] = {}
+        self._by_mps: dict[tuple[object, int], bool] = {}
         self._values: dict[tuple[str, int], rules.Values] = {}
 
     @cached_property
@@ -130,6 +132,18 @@ class AllocationState:
                 attribute, self.devices[device], lists=lists
             )
         return found
+
+    @cached_property
+    def has_mps(self) -> bool:
+        """Whether some card's shares may be by MPS."""
+        return _has_mps(self.pools)
+
+    def by_mps(self, wanted: RequestAlternative, device: int, demand: Demand) -> bool:
+        """Whether what the request would have of the device is a share by MPS."""
+        key = (wanted.kind, device)
+        if key not in self._by_mps:
+            self._by_mps[key] = is_one_card(isolation_of(wanted, self.devices[device], demand))
+        return self._by_mps[key]
 
     def demand(self, wanted: RequestAlternative, device: int) -> Demand | None:
         """What the request takes of the device, if that can serve it; None if not."""
@@ -220,6 +234,11 @@ def _whole(pools: Sequence[Pool]) -> int:
         if amount > 0 and measures(name)
     }
     return lcm(*measuring)
+
+
+@kept_with_pools
+def _has_mps(pools: Sequence[Pool]) -> bool:
+    return any(has_mps(offered.plain) for offered in _published(pools).devices)
 
 
 @kept_with_pools

@@ -132,13 +132,15 @@ def beside(
 ) -> Verdict:
     """The verdict on a device that serves the request by itself, is for claims of one namespace
     (`devices_kept_apart`), and has shares of claims of these."""
+    word = isolation_of(wanted, offered, demand)
+    found = strangers(word, namespace, others, shared=False) if word else ""
+    return Verdict(demand, Cause.ALREADY_ALLOCATED, STRANGERS, found) if found else Verdict(demand)
+
+
+def isolation_of(wanted: RequestAlternative, offered: PublishedDevice, demand: Demand) -> str | None:
+    """What keeps what the request would have of the device; None where nothing is published of it."""
     policy = _policy(wanted, offered)
-    if policy is not None:
-        word = wanted.isolation.on(policy, share=_is_share(offered, demand))
-        found = strangers(word, namespace, others, shared=False)
-        if found:
-            return Verdict(demand, Cause.ALREADY_ALLOCATED, STRANGERS, found)
-    return Verdict(demand)
+    return None if policy is None else wanted.isolation.on(policy, share=_is_share(offered, demand))
 
 
 def _isolation(wanted: RequestAlternative, offered: PublishedDevice, demand: Demand) -> str | None:

@@ -4,9 +4,9 @@ that they do.
 First counting (`together`): a class of which more devices are asked for than have room. Then the search is
 asked again with clauses left out, each by itself and then more of them: a JointAllocation in a wider scope,
 or without it; one constraint, or those of one claim, or all; the demand for partitions of the NVLink fabric;
-at last the shared counters. The first relaxation that fits is reported as the nearest miss, and what is
-reported is exactly what was tried, so taking it away does make the group fit. When nothing helps, the amounts
-asked for in all are set against what is free.
+that a claim with a share by MPS has one card; at last the shared counters. The first relaxation that fits is
+reported as the nearest miss, and what is reported is exactly what was tried, so taking it away does make the
+group fit. When nothing helps, the amounts asked for in all are set against what is free.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from koordra.allocator.joint_allocation import Rule, ScopeTracker
 from koordra.allocator.reasons import Cause, ClaimReason, Reason, figure, reason_of
 from koordra.allocator.request.requests import ResolvedClaim
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of
+from koordra.allocator.search.one_card import one_card_of
 from koordra.allocator.search.partial_choice import Clauses
 from koordra.allocator.search.search import Search
 from koordra.allocator.search.solution import Outcome
 from koordra.api import names
+from koordra.api.opaque.isolation import ONE_CARD, ONE_CARD_REMEDY
 from koordra.api.opaque.parameters import Scope
 from koordra.errors import PlanError
 
@@ -79,7 +81,13 @@ class NearestFit:
             for position, claim in enumerate(self.claims)
             for index in range(len(claim.constraints))
         )
-        there = {"partitions": self.demanded, "joints": self.joints, "constraints": constraints}
+        one_card = one_card_of(self.claims, self.state)
+        there = {
+            "partitions": self.demanded,
+            "joints": self.joints,
+            "constraints": constraints,
+            "one_card": one_card,
+        }
         kinds = [kind for kind, clauses in there.items() if clauses]
         for count in range(1, len(kinds) + 1):
             for out in itertools.combinations(kinds, count):
@@ -87,6 +95,7 @@ class NearestFit:
                     () if "joints" in out else self.joints,
                     constraints if "constraints" in out else frozenset(),
                     "partitions" not in out,
+                    "one_card" not in out,
                 )
                 if self._fits(left):
                     return list(self._story(out, left))
@@ -99,11 +108,15 @@ class NearestFit:
             "joints": f"the JointAllocation{'s' if len(self.joints) > 1 else ''}",
             "constraints": "the constraints",
             "partitions": "" if self.demanded is None else self._demands(self.demanded),
+            "one_card": "isolation mps",
         }
         without = f"it would fit without {' and '.join(words[kind] for kind in words if kind in out)}"
         nearest = without if len(out) > 1 else ""
         if self.demanded is not None and "partitions" in out:
             yield from self._no_partition(self.demanded, without)
+        if "one_card" in out:
+            text = f"isolation mps: the shares of a claim would be of several cards, and {ONE_CARD}; {ONE_CARD_REMEDY}"
+            yield from self._reasons(Cause.BACKEND_UNAVAILABLE, f"{text}; {nearest}" if nearest else text)
         if "joints" in out:
             yield from self._unmet_scopes(left, nearest)
         if "constraints" in out:

@@ -14,6 +14,7 @@ from koordra.allocator.devices.capacity import Demand
 from koordra.allocator.joint_allocation import RequestKey, Rule, ScopeTracker
 from koordra.allocator.reasons import ClaimRefused
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim, ResolvedRequest
+from koordra.allocator.search.one_card import one_card_of
 from koordra.allocator.search.solution import Placed
 from koordra.api import names
 
@@ -25,12 +26,13 @@ Entry = tuple[int, int, ResolvedRequest]
 class Clauses:
     """What is demanded of the devices of several requests together, as far as it is to hold:
     JointAllocations, all constraints but those in `without` (by claim and own position), partitions of the
-    NVLink fabric, shared counters.
+    NVLink fabric, that claims by MPS have one card, shared counters.
     """
 
     joint_rules: tuple[Rule, ...] = ()
     without: frozenset[tuple[int, int]] = frozenset()
     partitions: bool = True
+    one_card: bool = True
     counters: bool = True
 
 
@@ -69,6 +71,7 @@ class PartialChoice:
         self.requests = walking_order(claims, tied=not strict)
         self.tallies = [ScopeTracker(rule) for rule in clauses.joint_rules]
         self.demanded = state.demanded_of(claims) if clauses.partitions else None
+        self.one_card = one_card_of(claims, state) if clauses.one_card else None
         self.constraint_states: list[list[rules.State]] = [[() for _ in found] for found in self.constraints]
         self.placed: list[Placed] = []
         self.per_claim = [0] * len(claims)

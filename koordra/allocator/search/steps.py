@@ -1,8 +1,8 @@
 """One step of the search: a device is given to a request, and taken back.
 
 Everything that a claim may not have is seen to here: what others hold, capacities and counters, constraints,
-JointAllocations, partitions of the NVLink fabric. What a step changed is put back by the function that it
-returns.
+JointAllocations, partitions of the NVLink fabric, cards beside one by MPS. What a step changed is put back by
+the function that it returns.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from koordra.allocator.devices.nvlink_fabric import PartitionTracker
 from koordra.allocator.joint_allocation import RequestKey, ScopeTracker
 from koordra.allocator.reasons import Cause, refusal
 from koordra.allocator.request.requests import RequestAlternative
+from koordra.allocator.search.one_card import Standing
 from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.allocator.search.remaining_supply import cards_after, cards_taken, nics_after
 from koordra.allocator.search.solution import Placed, Position
@@ -71,6 +72,9 @@ class DeviceSteps(PartialChoice):
                 detail = f"cannot add device {state.devices[device].id} {why}"
                 self._err(wanted, Cause.CONSTRAINT_VIOLATED, detail)
             return None
+        standing = self.one_card.after(wanted, device, demand) if self.one_card else None
+        if standing is False:
+            return None
         offered = state.devices[device]
         rest = self.needed(wanted) - at.placed - 1
         nics_rest = rest if offered.kind != GPU else 0
@@ -94,6 +98,7 @@ class DeviceSteps(PartialChoice):
             new_states=new_states,
             tallies=tallies,
             partitions=partitions,
+            standing=standing,
         )
 
     def _apply(
@@ -106,6 +111,7 @@ class DeviceSteps(PartialChoice):
         new_states: list[rules.State],
         tallies: Sequence[ScopeTracker],
         partitions: PartitionTracker | None,
+        standing: Standing,
     ) -> Callable[[], None]:
         """The step taken: what it changes of capacities, counters, constraints, JointAllocations and
         partitions."""
@@ -134,9 +140,11 @@ class DeviceSteps(PartialChoice):
         self.by_request.add(once)
         if partitions is not None:
             partitions.add(claim, device)
+        stood = self._stand(claim, standing)
 
         def undo() -> None:
             self.by_request.remove(once)
+            self._stand(claim, stood)
             if partitions is not None:
                 partitions.remove(claim, device)
             for tally in tallies:
@@ -153,6 +161,13 @@ class DeviceSteps(PartialChoice):
             self.constraint_states[claim] = old_states
 
         return undo
+
+    def _stand(self, claim: int, standing: Standing) -> Standing:
+        """Put the claim's standing in place of the one that it answers."""
+        if self.one_card is None:
+            return None
+        before, self.one_card.standings[claim] = self.one_card.standings[claim], standing
+        return before
 
     def _constraints_with(self, wanted: RequestAlternative, device: int) -> list[rules.State] | None:
         states = list(self.constraint_states[wanted.claim])

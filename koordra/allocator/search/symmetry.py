@@ -7,9 +7,9 @@ forms are equivalent, and the search enters only one of them. Of devices in one 
 
 A device's label holds everything that matters about it:
 
-- static: driver, capacities and what is used of them, which requests it can serve and with which demand, the
-  values that it shares with other devices of attributes that constraints look at and that are no tree levels,
-  counters it consumes;
+- static: driver, capacities and what is used of them, which requests it can serve and with which demand, and
+  whether by MPS where that bounds what else a claim has, the values that it shares with other devices of
+  attributes that constraints look at and that are no tree levels, counters it consumes;
 - of the walk: what is used now, which requests that are still open hold it, which PerDevice rules count it
   already (another share of it changes nothing there), and its standing: for each constraint that still has
   devices to come, whether this device could be added now; for each JointAllocation, how its scope stands.
@@ -75,8 +75,9 @@ class Symmetry:
             self.values.append(self._buses())
         self.static = self._statics(search)
         self.last_use = self._last_use(search)
-        # Admin access looks at which claim holds a device, partitions at which cards a claim has.
-        self.by_claim = search.demanded is not None or any(
+        # Admin access looks at which claim holds a device, partitions and MPS at which cards a claim has.
+        self.by_claim = search.demanded is not None or search.one_card is not None
+        self.by_claim = self.by_claim or any(
             wanted.spec.admin_access for _, _, request in search.requests for wanted in request.alternatives
         )
         self.like, self.first = self._alike(search)
@@ -223,7 +224,9 @@ class Symmetry:
             if device not in left.get(wanted, (device,)):
                 return None
             demand = state.demand(wanted, device)
-            return state.verdict(wanted, device).error if demand is None else demand.key
+            if demand is None:
+                return state.verdict(wanted, device).error
+            return demand.key, bool(search.one_card and state.by_mps(wanted, device, demand))
 
         found = []
         for device, offered in enumerate(self.devices):

@@ -33,7 +33,9 @@ has without a word.
 A node's policy is published with each GPU, and read of the device that is asked about.
 
 A fatal fault of one MPS client ends all clients of its card. So the shares of a card by `mps` are claims of
-one namespace (`strangers`), unless the operator says that namespaces share (`--mps-shared`).
+one namespace (`strangers`), unless the operator says that namespaces share (`--mps-shared`). And a process is
+the client of one MPS daemon, which is one card's: a claim that has a share by `mps` has no other card
+(`is_one_card`).
 """
 
 from __future__ import annotations
@@ -141,9 +143,23 @@ def published_policy(attributes: Mapping[str, object]) -> IsolationPolicy | None
     return IsolationPolicy(tuple(word for word in isolations() if attributes.get(attribute(word)) is True))
 
 
+def has_mps(attributes: Mapping[str, object]) -> bool:
+    """Whether shares of the device with these attributes may be by MPS."""
+    return attributes.get(_MPS) is True
+
+
 def of_one_namespace(attributes: Mapping[str, object]) -> bool:
     """Whether shares of the device with these attributes may be for claims of one namespace only."""
-    return attributes.get(_MPS) is True and attributes.get(names.ATTR_MPS_SHARED) is not True
+    return has_mps(attributes) and attributes.get(names.ATTR_MPS_SHARED) is not True
+
+
+def is_one_card(word: str | None) -> bool:
+    """Whether a claim with a share of this isolation may have no other card."""
+    return word == "mps"
+
+
+ONE_CARD: Final = "a process is the client of one MPS daemon, which is one card's"
+ONE_CARD_REMEDY: Final = "make a claim for each card, for containers of their own, or ask for whole cards"
 
 
 def strangers(word: str, namespace: str, others: Collection[str], *, shared: bool) -> str:

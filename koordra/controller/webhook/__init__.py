@@ -16,6 +16,7 @@ and joint is the default.
     review         AdmissionReview in and out
     claims         validation, isolation held against the classes. Pure
     native         translation. Pure
+    daemons        containers with several claims by MPS. Pure
     handlers       gates, and the paths together. Pure
     lookups        templates, claims and classes, from watches; a miss asks the server
     server         HTTPS, with connections

@@ -9,6 +9,7 @@ Besides each document by itself (koordra.api.opaque.parameters: kind, fields, va
     selectors compile, within the limits of the API server (length, depth, cost)
     the isolation that a claim asks for is one that the classes of its requests allow: the operator's word
       stands above the claim's
+    a request by MPS is for one card, since all cards of a claim are to be one (koordra.api.opaque.isolation)
 
 Nodes have a policy too. It is found where a claim waits for one that allows what it asks for (reason
 BackendUnavailable). In native mode, where kube-scheduler reads no policies, a selector says it: devices whose
@@ -31,7 +32,13 @@ from koordra.api import names, objects
 from koordra.api.objects import Fields, Object
 from koordra.api.opaque import configuration, parameters
 from koordra.api.opaque.configuration import Configuration
-from koordra.api.opaque.isolation import IsolationPolicy, attribute
+from koordra.api.opaque.isolation import (
+    ONE_CARD,
+    ONE_CARD_REMEDY,
+    IsolationPolicy,
+    attribute,
+    is_one_card,
+)
 from koordra.api.opaque.isolation_words import AUTO, NO_ISOLATION
 from koordra.api.opaque.parameters import Parameters
 from koordra.api.opaque.resize import ANNOTATION, refusal, unknown, wish_for, wishes
@@ -201,6 +208,20 @@ class AskedDevices:
                 problem = f"request {name}: {why.problem}"
                 found.append(place.wrong(problem, why.remedy or others, at=why.field))
         return found, overruled
+
+    def by_mps(self, classes: Mapping[str, Object]) -> Iterator[Reader]:
+        """The requests of which it is known that MPS keeps what they get, wherever that is."""
+        for name, request, config in self.configured(classes):
+            share = _may_share(request, config, name)
+            if is_one_card(config.isolation(name).on(IsolationPolicy(), share=share)):
+                yield request
+
+    def several_cards(self, classes: Mapping[str, Object]) -> Iterator[InvalidInput]:
+        """Devices of one request are different ones, also where they can be shared."""
+        for request in self.by_mps(classes):
+            if (count := request.whole("count", default=1)) > 1:
+                problem = f"isolation mps: requested {count} cards, and {ONE_CARD}"
+                yield request.wrong(problem, ONE_CARD_REMEDY, at="count")
 
     def absent_isolations(
         self, classes: Mapping[str, Object], published: Collection[str] | None

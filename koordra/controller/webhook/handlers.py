@@ -28,9 +28,9 @@ from koordra.controller import claims as claims_of
 from koordra.controller.claims import Owner
 from koordra.controller.gangs.declared.admission import must_be_held, refusals
 from koordra.controller.resource_class.reconcile import on_suitable_nodes
-from koordra.controller.webhook import native
+from koordra.controller.webhook import daemons, native
 from koordra.controller.webhook.claims import AskedDevices
-from koordra.controller.webhook.lookups import KnownObjects, ReviewLookups
+from koordra.controller.webhook.lookups import KnownObjects, ReviewLookups, claim_of_template
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 
 _CLAIMS: Final = ("ResourceClaim", "ResourceClaimTemplate")
@@ -62,7 +62,10 @@ def mutate_pods(asked: AdmissionRequest, lookups: KnownObjects, in_native: bool)
     if not native_pod and (found := refusals(asked.object)):
         return AdmissionResponse(found)
     warnings = () if native_pod else _of_extended_resources(asked.object, lookups)
-    return AdmissionResponse(object=admitted(asked.object, lookups, native=native_pod), warnings=warnings)
+    return AdmissionResponse(
+        object=admitted(asked.object, lookups, native=native_pod),
+        warnings=(*warnings, *daemons.warnings(asked.object, lookups)),
+    )
 
 
 def validate(
@@ -80,7 +83,12 @@ def validate(
     if asked.kind in _CLAIMS:
         refused, overruled = devices.isolation_answers(classes)
         found, warnings = (
-            [*found, *refused, *devices.resize_problems(asked.object, classes)],
+            [
+                *found,
+                *refused,
+                *devices.several_cards(classes),
+                *devices.resize_problems(asked.object, classes),
+            ],
             [*warnings, *overruled, *devices.absent_isolations(classes, isolations())],
         )
         if not found and objects.is_native(asked.object, in_native):
@@ -146,16 +154,8 @@ def _claims(pod: Object, lookups: ReviewLookups, made: Object | None) -> list[Ob
             found.append(lookups.claim(namespace, str(claim)))
         elif template:
             is_made = made is not None and objects.key(made) == f"{namespace}/{template}"
-            found.append(_claim_of_template(made if is_made else lookups.template(namespace, str(template))))
+            found.append(claim_of_template(made if is_made else lookups.template(namespace, str(template))))
     return [claim for claim in found if claim is not None]
-
-
-def _claim_of_template(template: Object | None) -> Object | None:
-    if template is None:
-        return None
-    inner = objects.spec_of(template)
-    claim = {"metadata": inner.get("metadata") or {}, "spec": inner.get("spec") or {}}
-    return {"kind": "ResourceClaim", **claim}
 
 
 def _gated(pod: Object) -> Object:

@@ -123,3 +123,12 @@ class ReviewLookups:
             self._left -= 1
             found = self._lookups.ask(kind, namespace, name)
         return found
+
+
+def claim_of_template(template: Object | None) -> Object | None:
+    """The claim that will be made of it."""
+    if template is None:
+        return None
+    inner = objects.spec_of(template)
+    claim = {"metadata": inner.get("metadata") or {}, "spec": inner.get("spec") or {}}
+    return {"kind": "ResourceClaim", **claim}

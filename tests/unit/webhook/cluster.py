@@ -7,6 +7,7 @@ from typing import Any
 
 from koordra.allocator.request.classes import shipped_classes
 from koordra.api import objects
+from koordra.api.kinds import Kind
 
 Object = dict[str, Any]
 
@@ -75,6 +76,9 @@ class Known:
 
     def classes(self) -> Mapping[str, Object]:
         return self._classes
+
+    def known(self, kind: Kind, key: str) -> Object | None:
+        return self._find(kind.kind, *key.split("/"))
 
     def _find(self, kind: str, namespace: str, name: str) -> Object | None:
         return next(

@@ -178,6 +178,31 @@ def test_an_instance_by_mps_is_refused_before_it_waits() -> None:
     assert not problems("mig")
 
 
+@pytest.mark.parametrize("wrap", [lambda of: of, template], ids=["claim", "template"])
+def test_several_cards_by_mps_are_refused_before_they_wait(wrap: Callable[[Any], Any]) -> None:
+    """Two devices of one request are two cards. By a word of the class, or for whole cards, as well."""
+
+    def problems(amount: dict[str, Any], known: Known, **says: Any) -> tuple[Any, ...]:
+        of = claim([request("gpu", "gold", **amount)], [parameters("GpuConfig", **says)])
+        return tuple(asks(wrap(of), known).problems)
+
+    part = {"capacity": {"requests": {"memory": "10Gi"}}}
+    (problem,) = problems({"count": 2, **part}, gold(), isolation="mps")
+    assert problem.problem == (
+        "isolation mps: requested 2 cards, and a process is the client of one MPS daemon, which is one card's"
+    )
+    assert problem.field.endswith("devices.requests[0].exactly.count")
+    assert problem.remedy == "make a claim for each card, for containers of their own, or ask for whole cards"
+    assert problems({"count": 2, **part}, gold(isolation="mps"))
+    assert problems({"count": 2, **part}, gold(defaultIsolation="mps"))
+    assert problems({"count": 2}, gold(), isolation="mps")
+    for fine in ({"count": 1, **part}, part, {"allocationMode": "All", **part}):
+        assert not problems(fine, gold(), isolation="mps")
+    for word in ("limiter", "Auto"):
+        assert not problems({"count": 2, **part}, gold(), isolation=word)
+    assert not problems({"count": 2}, gold(defaultIsolation="mps"))
+
+
 def test_a_word_of_the_class_stands_above_the_claims_and_is_told() -> None:
     answer = asks(claim([SHARE], [parameters("GpuConfig", isolation="none")]), gold(isolation="limiter"))
     assert not answer.problems

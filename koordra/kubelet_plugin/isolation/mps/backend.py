@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from koordra.api.opaque.isolation import STRANGERS, strangers
+from koordra.api.opaque.isolation import ONE_CARD, ONE_CARD_REMEDY, STRANGERS, strangers
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Mount
@@ -98,10 +98,7 @@ class MpsIsolation(IsolationBackend):
         if not share.uuid.startswith("GPU-"):
             return "isolation mps: a whole card has a compute mode, and no instance of one"
         if len(share.cards) > 1:
-            return (
-                f"isolation mps: the claim has shares of {len(share.cards)} cards, and a process is the client of one MPS daemon; "
-                "make a claim for each card, for containers of their own"
-            )
+            return f"isolation mps: the claim has shares of {len(share.cards)} cards, and {ONE_CARD}; {ONE_CARD_REMEDY}"
         others = {each.namespace for each in card.shares}
         found = strangers(self.name, share.namespace, others, shared=self._shared)
         return f"{STRANGERS} {found}" if found else None
