@@ -90,10 +90,15 @@ CLASS_NAMESPACES: Final = "koordra.io/namespaces"
 
 APPLY_RECOMMENDATION: Final = "koordra.io/apply-recommendation"
 """Annotation on a class: claims that pods make of it get the share that was recommended by what such pods
-used; `Smaller`: never more than they ask for, `Either`: more, too."""
+used; `Smaller`: never more than they ask for, `Either`: more, too; `Tell`: it is only written beside."""
 
 ASKED_SHARE: Final = "koordra.io/asked-share"
 """Annotation on a claim by the webhook: what it asked for, before it got what was recommended."""
+
+RECOMMENDED_SHARE: Final = "koordra.io/recommended-share"
+"""Annotation on a TrainingJob by `koordra profiler`: what its pods asked for, used, and what would have done;
+on a claim by the webhook, where its class says `Tell`: what would have done, and by which template that is
+known."""
 
 RECLAIM_POLICY: Final = "koordra.io/reclaim-policy"
 """Annotation on a DeviceClass: `Retain` where claims of it keep their devices between pods."""

@@ -1,14 +1,15 @@
 """The share that was recommended, given to a claim in place of the one that it asks for, where its class says
 so.
 
-    DeviceClass   metadata.annotations["koordra.io/apply-recommendation"]: Smaller, or Either
+    DeviceClass   metadata.annotations["koordra.io/apply-recommendation"]: Smaller, Either, or Tell
     claim         made for a pod whose template (koordra.profiles.template) has a recommendation
                   ──> capacity.requests of its one share: memory, cores
                   ──> annotation koordra.io/asked-share: what was asked
 
 `Smaller` gives never more than was asked; `Either` also more, to a job that asks for less than it used the
-last time. Without the annotation, which is the operator's, nothing is changed and nothing is looked up. Only
-amounts that the claim names are changed, so that a whole GPU is never made a share of one.
+last time; `Tell` gives what was asked, and says beside what would have done. Without the annotation, which is
+the operator's, nothing is changed and nothing is looked up. Only amounts that the claim names are changed, so
+that a whole GPU is never made a share of one.
 
 Recommendations are in the ConfigMap that the profiler writes, read again after FRESH seconds. A claim of
 which the pod, or the recommendation, is not known in time is stored as it asks: that works as well.
@@ -35,6 +36,7 @@ from koordra.quantity import canonical, parse
 FRESH: Final = 60.0
 SMALLER: Final = "Smaller"
 EITHER: Final = "Either"
+TELL: Final = "Tell"
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ class _Share:
     at: int
     request: str
     asked: Mapping[str, str]
-    may_grow: bool
+    word: str
 
 
 def _share(claim: Object, classes: Mapping[str, Object]) -> _Share | None:
@@ -96,10 +98,10 @@ def _share(claim: Object, classes: Mapping[str, Object]) -> _Share | None:
         }
         allows = objects.annotations_of(classes.get(str(exactly.get("deviceClassName"))) or {})
         word = allows.get(names.APPLY_RECOMMENDATION)
-        if asked and word not in (SMALLER, EITHER):
+        if asked and word not in (SMALLER, EITHER, TELL):
             return None
         if asked:
-            found.append(_Share(at, str(each.get("name")), asked, word == EITHER))
+            found.append(_Share(at, str(each.get("name")), asked, str(word)))
     return found[0] if len(found) == 1 else None
 
 
@@ -124,23 +126,26 @@ def with_share(claim: Object, share: _Share, found: Recommended, *, template: st
             name: canonical(wanted[name])
             for name, asked in share.asked.items()
             if wanted[name]
-            and (wanted[name] < parse(asked) or (share.may_grow and wanted[name] > parse(asked)))
+            and (wanted[name] < parse(asked) or (share.word != SMALLER and wanted[name] > parse(asked)))
         }
     except InvalidInput:
         return claim  # the API server says what is wrong with it
     if not given:
         return claim
-    spec, metadata = objects.spec_of(claim), objects.metadata(claim)
-    devices = objects.fields(spec["devices"])
+    if share.word == TELL:
+        return _told(claim, names.RECOMMENDED_SHARE, share, given, template)
+    devices = objects.fields(objects.spec_of(claim)["devices"])
     requests = [dict(each) for each in objects.mappings(devices["requests"])]
     exactly = objects.fields(requests[share.at]["exactly"])
     capacity = objects.fields(exactly["capacity"])
     amounts = {**objects.fields(capacity["requests"]), **given}
     requests[share.at]["exactly"] = {**exactly, "capacity": {**capacity, "requests": amounts}}
-    told = json.dumps({"request": share.request, **share.asked, "template": template}, sort_keys=True)
-    annotations = {**objects.fields(metadata.get("annotations")), names.ASKED_SHARE: told}
-    return {
-        **claim,
-        "metadata": {**metadata, "annotations": annotations},
-        "spec": {**spec, "devices": {**devices, "requests": requests}},
-    }
+    told = _told(claim, names.ASKED_SHARE, share, share.asked, template)
+    return {**told, "spec": {**objects.spec_of(claim), "devices": {**devices, "requests": requests}}}
+
+
+def _told(claim: Object, annotation: str, share: _Share, amounts: Mapping[str, str], template: str) -> Object:
+    metadata = objects.metadata(claim)
+    text = json.dumps({"request": share.request, **amounts, "template": template}, sort_keys=True)
+    annotations = {**objects.fields(metadata.get("annotations")), annotation: text}
+    return {**claim, "metadata": {**metadata, "annotations": annotations}}

@@ -187,6 +187,12 @@ def test_history_is_kept_told_and_used_again(nodes: Nodes, tmp_path: Path) -> No
         "controller": True,
     }
     client.patch(PODS, "train-0", {"metadata": {"ownerReferences": [ref]}}, namespace="team")
+
+    def recommended() -> str | None:
+        found = client.get(TRAINING_JOBS, "train", namespace="team")["metadata"].get("annotations") or {}
+        text: str | None = found.get("koordra.io/recommended-share")
+        return text
+
     history = History(client, open_store(url), lambda: clock[0])
     assert history.attempt().at_most == PERIOD
     assert history.was_successful
@@ -194,9 +200,10 @@ def test_history_is_kept_told_and_used_again(nodes: Nodes, tmp_path: Path) -> No
     assert told["pods"] == 1
     assert "gpumem 12544" in told["templates"][0]["recommendation"]
     assert told["ofPods"][0]["series"]["sm"]["peak"] == 180
+    assert recommended() == told["templates"][0]["recommendation"]
     # The pod goes, and koordra profiler starts again: whose it was is known from before.
     client.delete(PODS, "train-0", namespace="team", grace_period=0)
-    nodes.profiles[0] = replace(profile("train-0", nodes.profiles[0].uid, seconds=7200))
+    nodes.profiles[0] = replace(profile("train-0", nodes.profiles[0].uid, seconds=7200, scale=20))
     clock[0] += TOLD + 1
     later = History(client, open_store(url), lambda: clock[0])
     later.attempt()
@@ -208,6 +215,7 @@ def test_history_is_kept_told_and_used_again(nodes: Nodes, tmp_path: Path) -> No
         ]["seconds"]
         == 7200
     )
+    assert recommended() is None  # it used all that it asked for
     # Another job that runs the same, by another name.
     nodes.profiles.clear()
     nodes.pod("again-0", job="again")

@@ -65,6 +65,31 @@ def test_every_field_of_the_status_is_kept_from_it_but_the_profile() -> None:
     assert said(REMEMBERED, {}, account="koordra-controller") == ""
 
 
+def test_of_the_job_it_is_kept_from_all_but_its_annotation() -> None:
+    policy = policies(ROOT / "profiler" / "policy.yaml")["koordra-profiler-annotates"]
+    own, notes = "koordra.io/recommended-share", {"a": "b"}
+    there: dict[str, Any] = {"metadata": {"name": "j", "annotations": notes}, "spec": {"maxReplicas": 1}}
+
+    def refused(*, account: str = ACCOUNT, spec: Any = None, **metadata: Any) -> bool:
+        new = {"metadata": {**there["metadata"], **metadata}, "spec": spec or there["spec"]}
+        said = refusal(policy, there, new, account=account)
+        assert said in (None, "koordra's profiler may write its own annotation alone")
+        return said is not None
+
+    assert not refused(annotations={**notes, own: "text"})
+    assert not refused(spec={"maxReplicas": 9}, account="koordra-controller")
+    for changed in (
+        {"spec": {"maxReplicas": 9}},
+        {"annotations": {"a": "c"}},
+        {"annotations": {own: "text"}},
+        {"annotations": {**notes, "koordra.io/gang": "g"}},
+        {"labels": {"x": "y"}},
+        {"finalizers": ["x/y"]},
+        {"ownerReferences": [{"uid": "u"}]},
+    ):
+        assert refused(**changed), changed
+
+
 def test_the_policy_knows_every_field_of_the_status() -> None:
     crd = yaml.safe_load((ROOT / "training" / "trainingjobs.yaml").read_text())
     (version,) = crd["spec"]["versions"]
@@ -119,7 +144,9 @@ def test_the_rights_are_exactly_what_is_used(cluster: Cluster, tmp_path: Path) -
         assert history.attempt().at_most == 60
     (kept,) = store.of_job("team", "train")
     assert list(kept.claims) == ["c"]
-    assert client.get(TRAINING_JOBS, "train", namespace="team")["status"]["profile"]["pods"] == 1
+    job = client.get(TRAINING_JOBS, "train", namespace="team")
+    assert job["status"]["profile"]["pods"] == 1
+    assert "memory 12544Mi / cores 25" in job["metadata"]["annotations"]["koordra.io/recommended-share"]
     found = client.get(CONFIG_MAPS, CONFIG_MAP, namespace="koordra-system")["data"][KEY]
     assert read_recommended(found) == {"team": {kept.template: Recommended(12544 << 20, 25, START + 3600)}}
     lines = [json.loads(line) for line in cluster.audit.read_text().splitlines()]
@@ -130,7 +157,7 @@ def test_the_rights_are_exactly_what_is_used(cluster: Cluster, tmp_path: Path) -
     forged = {"status": {"state": "Complete"}}
     with pytest.raises(Forbidden, match=r"status\.profile alone"):
         profiler.patch(TRAINING_JOBS, "train", forged, namespace="team", subresource="status")
-    with pytest.raises(Forbidden):
+    with pytest.raises(Forbidden, match="its own annotation alone"):
         profiler.patch(TRAINING_JOBS, "train", {"spec": {"maxReplicas": 9}}, namespace="team")
     with pytest.raises(Forbidden):
         profiler.list(PODS, namespace="team")

@@ -90,6 +90,17 @@ def test_a_job_that_comes_again_gets_what_it_used_and_what_it_asked_for_is_told(
     assert claim()["metadata"]["ownerReferences"] == found["metadata"]["ownerReferences"]
 
 
+def test_a_class_may_have_it_only_told() -> None:
+    known = Known("Tell", **{AGAIN: Recommended(11 << 30, 60, 1)})
+    found = admitted(claim(), known)
+    assert amounts(found) == {"memory": "40Gi", "cores": "50"}
+    assert found is not None
+    (told,) = found["metadata"]["annotations"].items()
+    assert told[0] == "koordra.io/recommended-share"
+    assert json.loads(told[1]) == {"request": "gpu0", "memory": "11Gi", "cores": "60", "template": AGAIN}
+    assert admitted(claim({"memory": "11Gi"}), known) is None
+
+
 @pytest.mark.parametrize("word", [None, "", "smaller", "true"])
 def test_without_the_operators_word_nothing_changes_and_nothing_is_looked_up(word: str | None) -> None:
     known = Known(word)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from koordra.api import names
 from koordra.api.kinds import TRAINING_JOBS
 from koordra.cli.cluster.use.profile.job_status import status_of
 from koordra.cli.cluster.use.profile.legacy_settings import legacy_settings
@@ -51,6 +52,7 @@ class History(Wakeable):
     _known: dict[str, KeptProfile] = field(default_factory=dict)
     """By uid, as it was put last, without its use."""
     _told: dict[JobRef, float] = field(default_factory=dict)
+    _annotated: dict[JobRef, str | None] = field(default_factory=dict)
     _due: set[JobRef] = field(default_factory=set)
     _forgot: float = 0.0
     _recommended_at: float = 0.0
@@ -142,6 +144,7 @@ class History(Wakeable):
             self._told[job] = now
             self._due.discard(job)
         self._told = {job: at for job, at in self._told.items() if now - at < FORGETS}
+        self._annotated = {job: text for job, text in self._annotated.items() if job in self._told}
 
     def _tell(self, job: JobRef) -> None:
         own = [one for one in self.store.of_job(job.namespace, job.name) if one.job == job]
@@ -155,6 +158,15 @@ class History(Wakeable):
         # Of a job that another has followed by the same name nothing is written: its uid is another.
         body = {"metadata": {"uid": job.uid}, "status": {"profile": status_of(told, at=at)}}
         self.client.patch(TRAINING_JOBS, job.name, body, namespace=job.namespace, subresource="status")
+        self._annotate(job, told[0][1] or None)
+
+    def _annotate(self, job: JobRef, text: str | None) -> None:
+        """By the last of its templates; None takes it away."""
+        if self._annotated.get(job, "") != text:
+            annotations = {names.RECOMMENDED_SHARE: text}
+            body = {"metadata": {"uid": job.uid, "annotations": annotations}}
+            self.client.patch(TRAINING_JOBS, job.name, body, namespace=job.namespace)
+            self._annotated[job] = text
 
     def _recommended(self, job: JobRef, template: str, own: Sequence[KeptProfile], last: KeptProfile) -> str:
         same = self.store.of_template(job.namespace, template) if template else own
