@@ -117,9 +117,10 @@ def test_pods_of_a_later_wave_take_the_ranks_of_those_that_ended() -> None:
 
 
 def everybodys(kind: str) -> list[dict[str, Any]]:
-    """A class, and two devices of it that are on no node."""
-    chosen = 'device.attributes["koordra.io"].model == "far"'
-    attributes = {"koordra.io/type": {"string": kind}, "koordra.io/model": {"string": "far"}}
+    """A class, and two devices of it that are on no node. Of the others its selector says no and is no
+    error: else no node would have a table of it (member_device_sets)."""
+    chosen = '"far" in device.attributes["koordra.io"]'
+    attributes = {"koordra.io/type": {"string": kind}, "koordra.io/far": {"bool": True}}
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
