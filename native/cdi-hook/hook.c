@@ -1,7 +1,8 @@
 /* koordra-cdi-hook: makes an image's loader find the driver that the runtime has mounted, nothing get past the limiter by accident,
  * and NCCL read what is said of the container's NICs.
  *
- *     koordra-cdi-hook container [--folder F...] [--link TARGET::PATH...] [--compat HOST_VERSION] [--limiter FOLDER] [--fabric FOLDER]
+ *     koordra-cdi-hook container [--folder F...] [--link TARGET::PATH...] [--compat HOST_VERSION] [--limiter FOLDER]
+ *                                [--preloaded FILE] [--fabric FOLDER]
  *
  * The runtime calls it as CDI's createContainer hook: in the container's namespaces, all mounts made, the container's own programs
  * not started, its OCI state on standard input. The arguments are the node's, the same for every claim; what is to be done is told
@@ -12,7 +13,7 @@
  *     cards      what the driver's programs think there is (cards.c)
  *     links      --link, and those that ldconfig would make
  *     compat     the image's newer driver, where it is newer (compat.c)
- *     limiter    /etc/ld.so.preload (limiter.c)
+ *     limiter    /etc/ld.so.preload (limiter.c); with --preloaded the runtime has mounted one of another limit's
  *     cache      /etc/ld.so.cache (cache.c), /etc/ld-musl-*.path (musl.c)
  *
  * It is statically linked, ignores its environment, executes nothing, mounts nothing but what it has just written, keeps nothing
@@ -45,7 +46,7 @@ struct arguments {
     struct folders folders;
     const char *links[LINKS_MOST];
     unsigned link_count;
-    const char *host_version, *limiter, *fabric;
+    const char *host_version, *limiter, *preloaded, *fabric;
 };
 
 static void too_late(int number)
@@ -79,7 +80,7 @@ static void parse(int count, char **given, struct arguments *arguments)
 {
     if (count < 2 || strcmp(given[1], "container") != 0)
         fail("it is called as: koordra-cdi-hook container [--folder F...] [--link TARGET::PATH...] [--compat HOST_VERSION] "
-             "[--limiter FOLDER] [--fabric FOLDER]");
+             "[--limiter FOLDER] [--preloaded FILE] [--fabric FOLDER]");
     for (int at = 2; at < count; at += 2) {
         const char *option = given[at], *value = at + 1 < count ? given[at + 1] : "";
         bool is_path = value[0] == '/';
@@ -91,6 +92,8 @@ static void parse(int count, char **given, struct arguments *arguments)
             arguments->host_version = value;
         else if (strcmp(option, "--limiter") == 0 && is_path)
             arguments->limiter = value;
+        else if (strcmp(option, "--preloaded") == 0 && is_path)
+            arguments->preloaded = value;
         else if (strcmp(option, "--fabric") == 0 && is_path)
             arguments->fabric = value;
         else
@@ -117,10 +120,11 @@ int main(int count, char **given)
     if (arguments.fabric)
         fabric_join(root, arguments.fabric);
     tell_cards(root);
-    bool limited = arguments.limiter && limiter_mounted(root, arguments.limiter);
-    if (!limited && !any_mounted(root, &arguments.folders))
+    bool limited = arguments.limiter && limit_mounted(root, arguments.limiter);
+    bool limited_by_other = arguments.preloaded && limit_mounted(root, arguments.preloaded);
+    if (!limited && !limited_by_other && !any_mounted(root, &arguments.folders))
         return 0;
-    if (limited)
+    if (limited || limited_by_other)
         limiter_refuse(root, preloaded);
     for (unsigned at = 0; at < arguments.link_count; at++)
         make_told_link(root, arguments.links[at]);

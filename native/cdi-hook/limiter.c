@@ -35,9 +35,9 @@ enum { FILE_MOST = 64 << 10 };
 static const char preload[] = "ld.so.preload", shown[] = "/etc/ld.so.preload";
 static const char driver_folder[] = "/usr/lib/koordra/compat";
 
-bool limiter_mounted(int root, const char *folder)
+bool limit_mounted(int root, const char *path)
 {
-    int found = open_beneath(root, folder, O_PATH | O_DIRECTORY);
+    int found = open_beneath(root, path, O_PATH);
     if (found < 0)
         return false;
     bool mounted = is_mount(found);

@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-/* Whether the runtime mounted the limiter's folder into this container. */
-bool limiter_mounted(int root, const char *folder);
+/* Whether the runtime mounted the limiter's folder, or another limit's library, into this container. */
+bool limit_mounted(int root, const char *path);
 
 /* Ends the program where the limit could not hold, or the container could not use a GPU. `preloaded`: the container's LD_PRELOAD. */
 void limiter_refuse(int root, const char *preloaded);

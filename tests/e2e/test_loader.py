@@ -308,5 +308,8 @@ def test_hamis_library_is_in_every_program_of_its_shares(
         size = f"{SHARE >> 20}m"
         line = f"getconf memory={size} memory_0={size} cores=25 policy=force lock=held\n"
         assert told == [2 * line, 2 * line], "each container counts by itself"
+        for number, image in enumerate((MUSL, GCOMPAT)):
+            with pytest.raises(grpc.RpcError, match="this image's C library is musl"):
+                containerd.cri.run(pod, f"musl{number}", ContainerSpec(cdi=claim.all_cdi, image=image))
     finally:
         node.restart_plugin()

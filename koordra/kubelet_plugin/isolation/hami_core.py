@@ -19,8 +19,9 @@ It counts cards in CUDA's order, by container, which nobody knows outside. So al
 one size: the hook refuses variables of two values (environment.py), and one beside a card that is not kept
 so. The limit without a number holds for what has none of its own.
 
-Its limits are soft: a program that is linked statically, or for musl, or makes the driver's calls itself,
-never meets it. Pure but for looking at the folder.
+Its limits are soft: a program that is linked statically, or makes the driver's calls itself, never meets it.
+The loader of musl knows no ld.so.preload: koordra-cdi-hook refuses an image of musl, as beside the limiter.
+Pure but for looking at the folder.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class HamiCore(IsolationBackend):
     """`folder`: where the node has libvgpu.so and ld.so.preload."""
 
     name: Final = "hami-core"
-    capabilities = Capabilities(memory=True, cores=True)
+    capabilities = Capabilities(memory=True, cores=True, hook=True)
 
     def __init__(self, host: HostRoot, folder: str = FOLDER) -> None:
         self._host, self._folder = host, folder

@@ -190,7 +190,7 @@ def decide(
     for needed, why in (
         (
             any(share.backend.capabilities.hook for share in shares if share),
-            "isolation limiter needs it, or an image's own driver comes before the limit",
+            "isolation limiter and hami-core need it, or an image's own driver or C library gets past the limit",
         ),
         (rules_nccl(record), "RdmaConfig.fabric needs it, or NCCL does not read what it says"),
     ):

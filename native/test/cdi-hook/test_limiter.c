@@ -8,6 +8,8 @@
 #include "image.h"
 
 #define LIMITED "--compat 580.95.05 --limiter " LIMITER
+#define ANOTHER "/usr/local/vgpu/libvgpu.so"
+#define OF_ANOTHER LIMITED " --preloaded " ANOTHER
 #define OURS LIMITER "/$PLATFORM/libcuda.so.1\n" LIMITER "/$PLATFORM/libnvidia-ml.so.1\n"
 
 static void begin_limited(void)
@@ -101,6 +103,26 @@ TEST(musl_with_a_share_is_refused_in_words)
     CHECK(strstr(said, "this image's C library is musl"));
     CHECK(unlink(outside(LOADER)) == 0);
     CHECK_EQUAL(run_hook(LIMITED), 1);
+    CHECK(strstr(said, "this image's C library is musl") && strchr(said, '\n') == said + strlen(said) - 1);
+}
+
+/* HAMi's library, which the runtime has mounted as all else of it. */
+TEST(musl_with_a_share_of_another_limit_is_refused_in_words)
+{
+    image_begin();
+    mount_library(LIBRARIES "/libcuda.so.1", "libcuda.so.1");
+    put("/lib/ld-musl-" PLATFORM ".so.1", "");
+    HOOK(OF_ANOTHER);
+    CHECK(!said[0]); /* a whole card, and an image that has a library of that name: nobody is limited */
+    put_library(ANOTHER, NULL);
+    HOOK(OF_ANOTHER);
+    CHECK(!said[0]);
+    mount_library(ANOTHER, NULL);
+    HOOK(OF_ANOTHER);
+    CHECK(strstr(said, "musl beside glibc"));
+    CHECK(!text_of("/etc/ld.so.preload")); /* it is the claim's to mount */
+    CHECK(unlink(outside(LOADER)) == 0);
+    CHECK_EQUAL(run_hook(OF_ANOTHER), 1);
     CHECK(strstr(said, "this image's C library is musl") && strchr(said, '\n') == said + strlen(said) - 1);
 }
 

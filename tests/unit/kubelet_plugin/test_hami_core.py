@@ -33,7 +33,7 @@ def host(node: PluginNode, tmp_path: Path) -> Path:
     root = tmp_path / "host"
     hami.install(root / FOLDER[1:])
     own = HamiCore(HostRoot(root, Path("/")))
-    node.backends = backends(own)
+    node.backends, node.hook = backends(own), "/hook/koordra-cdi-hook"
     node.inventory = replace(node.inventory, offering=Offering(isolation=node_policy(["hami-core"])))
     return root
 
@@ -49,6 +49,13 @@ def test_a_share_gets_what_hamis_device_plugin_gives(
 ) -> None:
     prepare(node, share(coresPolicy="Hard"))
     golden("kubelet_plugin/hami_core.cdi.json", node.shown(node.paths.cdi_file(uid(1))))
+
+
+@pytest.mark.usefixtures("host")
+def test_without_the_hook_it_is_refused(node: PluginNode) -> None:
+    """Nobody would refuse an image of musl, whose loader passes the library over."""
+    node.hook = None
+    assert "isolation limiter and hami-core need it" in refusal(node, share())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from koordra.kubelet_plugin.cdi.container_hook import container_hook
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Hook, Link, Mount
+from koordra.kubelet_plugin.isolation.hami_core import LIBRARY
 from koordra.kubelet_plugin.isolation.limiter.backend import DRIVER_FOLDER, LIMITER_FOLDER
 
 PROGRAM = "/var/lib/koordra/hook/koordra-cdi-hook-0123456789abcdef"
@@ -69,6 +70,18 @@ def test_nics_alone_have_the_hook_where_their_class_says_something_to_nccl() -> 
     assert (
         container_hook(PROGRAM, [mounts("/run/koordra.io/fabric/uid/ucx.conf")], driver_version=None) is None
     )
+
+
+def test_the_hook_is_told_of_hamis_library_where_the_claim_brings_it() -> None:
+    """By its path: the loader needs no folder of it. Also where nothing of the driver comes with it."""
+    for driver in ((), (f"{DEBIAN}/libcuda.so.1",)):
+        hook = container_hook(PROGRAM, [mounts(LIBRARY, "/etc/ld.so.preload", *driver)], driver_version=None)
+        assert hook is not None
+        assert options(hook, "--preloaded") == ["/usr/local/vgpu/libvgpu.so"]
+        assert options(hook, "--folder") == [DEBIAN] * len(driver)
+    hook = container_hook(PROGRAM, [mounts(f"{DEBIAN}/libcuda.so.1")], driver_version=None)
+    assert hook is not None
+    assert options(hook, "--preloaded") == []
 
 
 def test_a_claim_without_libraries_has_no_hook() -> None:
