@@ -359,10 +359,10 @@ CONTAINERS: Final = (
     ),
     Attack(
         "hami-core-past",
-        "a program of a share that HAMi's library keeps is linked statically, or for musl, or makes the driver's calls itself; or "
-        "several containers hold the claim, each with its limits",
+        "a program of a share that HAMi's library keeps is linked statically, or brings a C library of its own, or makes the driver's "
+        "calls itself; or several containers hold the claim, each with its limits",
         "open",
-        "the library limits who loads it, each container by itself. It is a choice of the operator for tenants that do not mean harm; "
+        "the library limits who loads it, each container by itself (an image of musl does not start). It is a choice of the operator for tenants that do not mean harm; "
         "the word is off where nobody allows it, and MIG is the barrier that holds",
         tests=(
             "tests/unit/kubelet_plugin/test_hami_core.py::test_a_share_gets_what_hamis_device_plugin_gives",

@@ -80,7 +80,7 @@ imports = ["/etc/containerd/conf.d/*.toml"]
 
 class NodeFiles:
     """The node below `root`, and what it answers when it is asked: `runtime_version` of containerd, `oci` of
-    runc, `running` the configuration that containerd reports."""
+    runc, `running` the configuration that containerd reports, `mps` the version of its protocol."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -89,6 +89,7 @@ class NodeFiles:
         self.running: dict[str, Any] = {}
         self.exclusive: bool | None = None
         self.answering: bool | None = True
+        self.mps: str | None = "2"
 
     def write(self, path: str, text: str | bytes) -> None:
         file = self.root / path
@@ -139,6 +140,7 @@ class NodeFiles:
             program_version=lambda _, path: (
                 self.oci if path.endswith(("runc", "crun")) else self.runtime_version
             ),
+            mps_protocol=lambda _: self.mps,
             rdma_exclusive=lambda: self.exclusive,
             answers=lambda _: self.answering,
         )
@@ -170,6 +172,8 @@ def _driver(node: NodeFiles) -> None:
     node.write("proc/driver/nvidia/params", "ModifyDeviceFiles: 1\nDeviceFileMode: 438\n")
     for name in ("cuda", "nvidia-ml"):
         node.library(name, DRIVER)
+    for name in ("nvidia-cuda-mps-control", "nvidia-smi"):
+        node.write(f"usr/bin/{name}", "")
     node.write("etc/ld.so.cache", "")
     for path in (node.root / "dev").glob("nvidia*"):
         path.chmod(0o666)

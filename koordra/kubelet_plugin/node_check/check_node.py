@@ -31,6 +31,7 @@ CHECKS: Final[dict[str, Callable[[NodeReadings], Outcome]]] = {
     "dev-char": gpu_devices.char_links,
     "gpu-memory": gpu_state.memory,
     "mig": gpu_state.mig,
+    "mps": gpu_state.mps,
     "fabricmanager": gpu_state.fabricmanager,
     "imex": gpu_state.imex,
     "holders": gpu_devices.holders,

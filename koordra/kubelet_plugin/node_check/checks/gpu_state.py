@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from koordra.kubelet_plugin.isolation.mps.daemon import CONTROL, V2, V3
 from koordra.kubelet_plugin.node_check.checks.driver import NO_GPU, has_gpus
 from koordra.kubelet_plugin.node_check.host_imex import REMEDY
 from koordra.kubelet_plugin.node_check.readings.gpu_devices import IMEX_DRIVER
@@ -62,6 +63,31 @@ def mig(node: NodeReadings) -> Outcome:
 
 def _on(value: bool | None) -> str:
     return "on" if value else "off"
+
+
+def mps(node: NodeReadings) -> Outcome:
+    """What isolation `mps` would be on this node: it needs nothing but programs of the driver, and what they
+    can do decides what a limit is worth."""
+    if node.mps is None:
+        return not_applicable("no driver" if has_gpus(node) else NO_GPU)
+    if node.mps.missing or node.mps.protocol is None:
+        lacking = f"the driver has no {' and no '.join(node.mps.missing)}, which isolation mps needs"
+        why = lacking if node.mps.missing else f"{CONTROL} does not say which version of MPS it has"
+        return problem(why, _PROGRAMS) if "mps" in node.koordra.allowed else not_applicable(why)
+    version = node.driver.loaded_version or node.driver.module_version
+    return ok(
+        f"driver {version or 'of an unknown version'} has MPS v{node.mps.protocol}: {_LIMITS[node.mps.protocol]}"
+    )
+
+
+_PROGRAMS: Final = (
+    "install the programs that come with the driver, or take mps from the plugin's --allowed-isolation"
+)
+_LIMITS: Final = {
+    V2: "limits are those of the largest share on the card, and each container's own by variables that a program may remove; MPS v3 "
+    "(driver 615) has limits of each claim",
+    V3: "each claim has limits of its own, which a program cannot change, for each of its processes",
+}
 
 
 def fabricmanager(node: NodeReadings) -> Outcome:

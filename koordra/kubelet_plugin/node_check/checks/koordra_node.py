@@ -7,7 +7,6 @@ from typing import Final
 
 from koordra.api import names
 from koordra.compat.detection import offered_by_others, publishers
-from koordra.kubelet_plugin.isolation.hami_core import LIBRARY
 from koordra.kubelet_plugin.node_check.readings.cdi import CdiHook
 from koordra.kubelet_plugin.node_check.readings.node import NodeReadings
 from koordra.kubelet_plugin.node_check.result import Fault, Outcome, judged, not_applicable, ok, problem
@@ -47,10 +46,12 @@ def device_plugins(node: NodeReadings) -> Outcome:
 
 
 def hami_core(node: NodeReadings) -> Outcome:
-    """HAMi's library, where the node has it, can keep shares."""
-    if node.hami_core is None:
-        return not_applicable(f"no {LIBRARY}: isolation hami-core needs HAMi's library there")
-    return judged([LIBRARY], (Fault(what, remedy) for what, remedy in node.hami_core))
+    """HAMi's library, where the node has it or the plugin is to have it, can keep shares."""
+    found = node.hami_core
+    library = f"{found.path}/libvgpu.so"
+    if found.faults is None:
+        return not_applicable(f"no {library}: isolation hami-core needs HAMi's library there")
+    return judged([library], (Fault(what, remedy) for what, remedy in found.faults))
 
 
 def plugin(node: NodeReadings) -> Outcome:

@@ -1,4 +1,6 @@
-"""The NVIDIA driver of a node: its cards on the PCI bus, its module, and the home of its libraries."""
+"""The NVIDIA driver of a node: its cards on the PCI bus, its module, the home of its libraries, and what it
+has for MPS.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from koordra.kubelet_plugin.isolation.mps.daemon import CONTROL
 from koordra.kubelet_plugin.node_check.readings.host_files import HostFiles
+from koordra.kubelet_plugin.node_check.readings.live_node import LiveNode
+from koordra.kubelet_plugin.nvidia_driver.card_settings import SMI
+from koordra.kubelet_plugin.nvidia_driver.driver_files import program
 from koordra.kubelet_plugin.nvidia_driver.driver_libraries import library_paths
 from koordra.kubelet_plugin.nvidia_driver.homes import FoundHome, HostRoot, find_home
 from koordra.topology.problems import Problem
 
 NVIDIA_VENDOR: Final = 0x10DE
+PROGRAMS: Final = (CONTROL, SMI)
+"""That isolation `mps` runs."""
 _PCI: Final = "sys/bus/pci/devices"
 _DISPLAY: Final = 0x03
 _PROC_VERSION: Final = re.compile(r"NVRM version:.*?\s([0-9]{3,4}(?:\.[0-9]+){1,3})\s", re.ASCII)
@@ -45,6 +53,15 @@ class Driver:
         return str(self.home.driver.dev_on_host) if self.home.driver else "/dev"
 
 
+@dataclass(frozen=True, slots=True)
+class Mps:
+    """`missing`: programs that the driver has not got; `protocol`: the newest version that its control
+    daemon speaks, None where it was not asked, or did not answer."""
+
+    missing: tuple[str, ...] = ()
+    protocol: str | None = None
+
+
 def read_driver(root: HostFiles) -> Driver:
     proc = root.text("proc/driver/nvidia/version")
     matched = _PROC_VERSION.search(f"{proc} ")
@@ -68,3 +85,12 @@ def read_driver(root: HostFiles) -> Driver:
             found[1] if (found := _SUFFIX.search(path)) else PurePosixPath(path).name for path in cuda
         ),
     )
+
+
+def read_mps(root: HostFiles, driver: Driver, live: LiveNode) -> Mps | None:
+    """None where no driver is found."""
+    home = driver.home.driver
+    if home is None:
+        return None
+    missing = tuple(name for name in PROGRAMS if program(home, name) is None)
+    return Mps(missing, None if missing else live.mps_protocol(root.directory))

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from koordra.api import names
+from koordra.kubelet_plugin.isolation.hami_core import FOLDER, LIBRARY, faults
 from koordra.kubelet_plugin.node_check.readings.host_files import HostFiles
 from koordra.kubelet_plugin.node_check.readings.live_node import LiveNode
-from koordra.kubelet_plugin.node_check.readings.processes import arguments_of
+from koordra.kubelet_plugin.node_check.readings.processes import arguments_of, option
 from koordra.kubelet_plugin.publish.hand_over import FILE, left_by
 from koordra.kubelet_plugin.publish.peers_on_node import CHECKPOINT, DEVICE_PLUGINS
 from koordra.node_state.imex import LOCK
@@ -29,7 +30,8 @@ class KoordraNode:
     it answers (None: not asked). `hook_registered`: the hook's lock is held, None where that cannot be seen.
     `pod_network`: the running plugin moves NICs into pods, None where none is seen. `near_gpus`: a prepared
     claim asks for processors near its GPUs. `runs_imex`: `koordra imex` holds its lock. `left`: types of
-    devices (gpu, nic) that the plugin leaves to another stack.
+    devices (gpu, nic) that the plugin leaves to another stack. `allowed`: the isolation that the running
+    plugin's options allow; `hami_core`: the folder that they name for HAMi's library, None where none.
 
     Plugin and hook are known by their locks: anybody can give a process their names, the lock files are
     root's."""
@@ -41,6 +43,17 @@ class KoordraNode:
     near_gpus: bool = False
     runs_imex: bool = False
     left: tuple[str, ...] = ()
+    allowed: frozenset[str] = frozenset()
+    hami_core: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HamiFolder:
+    """Where HAMi's library is looked for. `faults`: what is wrong with it and what to do about it, None where
+    the node has none and nobody says that it is to be there."""
+
+    path: str = FOLDER
+    faults: tuple[tuple[str, str], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,7 @@ def read_koordra(root: HostFiles, kubelet_root: str | None, live: LiveNode) -> K
     held = _holders_of_locks(root)
     locks = [_inode(root, path) for path in root.matching(f"{state}/{names.DRIVER}*.lock")]
     plugins = [held[inode] for inode in locks if held is not None and inode in held]
+    arguments = [arguments_of(root, pid) for pid in plugins]
     return KoordraNode(
         installed=root.is_folder(state),
         registered=tuple(
@@ -73,7 +87,14 @@ def read_koordra(root: HostFiles, kubelet_root: str | None, live: LiveNode) -> K
         hook_registered=None if held is None else _inode(root, f"{state}/{HOOK_LOCK}") in held,
         left=_left(root, f"{state}/{FILE}"),
         runs_imex=held is not None and _inode(root, f"{state}/{LOCK}") in held,
-        pod_network=any("--pod-network" in arguments_of(root, pid) for pid in plugins) if plugins else None,
+        pod_network=any("--pod-network" in one for one in arguments) if plugins else None,
+        allowed=frozenset(
+            word
+            for one in arguments
+            for word in (option(one, "--allowed-isolation") or "").split(",")
+            if word
+        ),
+        hami_core=next(filter(None, (option(one, "--hami-core") for one in arguments)), None),
         near_gpus=any(
             f'"{NUMA_AFFINITY}"' in root.words(path) for path in root.matching(f"{state}/prepared/*.json")
         ),
@@ -85,6 +106,13 @@ def _left(root: HostFiles, path: str) -> tuple[str, ...]:
         return left_by(root.data(path) or b"")
     except ValueError:
         return ()
+
+
+def read_hami(root: HostFiles, said: str | None) -> HamiFolder:
+    folder = said or FOLDER
+    if said is None and not root.is_file(LIBRARY):
+        return HamiFolder()
+    return HamiFolder(folder, tuple(faults(root.directory, folder)))
 
 
 def read_rivals(root: HostFiles, kubelet_root: str | None, live: LiveNode) -> Rivals:

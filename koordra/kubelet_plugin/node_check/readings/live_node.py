@@ -18,9 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from koordra.errors import NodeError
+from koordra.errors import NodeError, PrepareError
+from koordra.kubelet_plugin.isolation.mps.daemon import protocol_of
 from koordra.kubelet_plugin.network.rdma_links import NetlinkRdma
 from koordra.kubelet_plugin.node_check.readings.container_runtime.cri_client import RuntimeAnswer, ask_runtime
+from koordra.kubelet_plugin.nvidia_driver.driver_programs import DriverPrograms, on_host
+from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource, HostRoot
 
 _SECONDS: Final = 5.0
 _NVML_SECONDS: Final = 30.0
@@ -33,12 +36,14 @@ _NUMBER: Final = re.compile(r"\b([0-9]+\.[0-9]+(?:\.[0-9]+)?)", re.ASCII)
 class LiveNode:
     """`runtime`: a CRI socket -> its answer; `program_version`: the root, and a program's path below it ->
     the number in what `--version` prints; `nvml`: the library to load, None for the usual one -> the document
-    that nvml_answers prints; `rdma_exclusive`: whether RDMA devices belong to network namespaces; `answers`:
+    that nvml_answers prints; `mps_protocol`: the root -> the newest version of MPS's protocol that its driver
+    has; `rdma_exclusive`: whether RDMA devices belong to network namespaces; `answers`:
     whether somebody accepts connections on a unix socket."""
 
     runtime: Callable[[Path], RuntimeAnswer | None]
     program_version: Callable[[Path, str], str | None]
     nvml: Callable[[Path | None], str | None]
+    mps_protocol: Callable[[Path], str | None]
     rdma_exclusive: Callable[[], bool | None]
     answers: Callable[[Path], bool | None]
 
@@ -48,6 +53,7 @@ def this_node() -> LiveNode:
         runtime=ask_runtime,
         program_version=_program_version,
         nvml=_nvml,
+        mps_protocol=_mps_protocol,
         rdma_exclusive=_rdma_exclusive,
         answers=_answers,
     )
@@ -59,6 +65,7 @@ def no_node() -> LiveNode:
         runtime=lambda _socket: None,
         program_version=lambda _root, _path: None,
         nvml=lambda _library: None,
+        mps_protocol=lambda _root: None,
         rdma_exclusive=lambda: None,
         answers=lambda _socket: None,
     )
@@ -78,6 +85,15 @@ def _nvml(library: Path | None) -> str | None:
     handle of a process that has ended keeps no driver from being unloaded."""
     command = [sys.executable, "-m", _NVML_PROGRAM, *([str(library)] if library else [])]
     return output_of(command, seconds=_NVML_SECONDS)
+
+
+def _mps_protocol(root: Path) -> str | None:
+    """Asked as the plugin asks: it prints its help, and starts nothing."""
+    homes = HomeSource(HostRoot(root, Path("/")), root=root)
+    try:
+        return protocol_of(DriverPrograms(on_host(homes)))
+    except PrepareError:
+        return None
 
 
 def output_of(command: list[str], *, seconds: float) -> str | None:

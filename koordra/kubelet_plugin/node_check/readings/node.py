@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from koordra.kubelet_plugin.isolation.hami_core import FOLDER, LIBRARY, faults
 from koordra.kubelet_plugin.node_check.host_imex import host_imex, is_enabled
 from koordra.kubelet_plugin.node_check.readings.cdi import Cdi, read_cdi
 from koordra.kubelet_plugin.node_check.readings.cgroup import (
@@ -16,12 +15,14 @@ from koordra.kubelet_plugin.node_check.readings.cgroup import (
     read_cgroup,
 )
 from koordra.kubelet_plugin.node_check.readings.container_runtime.runtime import Runtime, read_runtime
-from koordra.kubelet_plugin.node_check.readings.driver import Driver, read_driver
+from koordra.kubelet_plugin.node_check.readings.driver import Driver, Mps, read_driver, read_mps
 from koordra.kubelet_plugin.node_check.readings.gpu_devices import GpuDevices, read_gpu_devices
 from koordra.kubelet_plugin.node_check.readings.host_files import HostFiles
 from koordra.kubelet_plugin.node_check.readings.koordra_node import (
+    HamiFolder,
     KoordraNode,
     Rivals,
+    read_hami,
     read_koordra,
     read_rivals,
 )
@@ -43,7 +44,7 @@ class NodeReadings:
     """`nvml` is None where it was not asked: a machine without NVIDIA GPUs, or a captured one without a
     recording; `users`: who has the driver's devices open; `runtime` where none is found; `kernel`: the
     release, `6.8.0-45-generic`; `host_imex`: what there is of an IMEX daemon of the host's own;
-    `hami_core`: what is wrong with HAMi's library and what to do about it, None where the node has none."""
+    `mps`: the driver's programs for MPS; `hami_core`: HAMi's library, where it is looked for."""
 
     kernel: str
     processes: tuple[Process, ...]
@@ -61,7 +62,8 @@ class NodeReadings:
     koordra: KoordraNode
     rivals: Rivals
     host_imex: str = ""
-    hami_core: tuple[tuple[str, str], ...] | None = None
+    mps: Mps | None = None
+    hami_core: HamiFolder = field(default_factory=HamiFolder)
 
     def running(self, *programs: str) -> bool:
         """Whether a process of one of these names runs. The kernel keeps 15 characters of a name."""
@@ -76,6 +78,7 @@ def read_node(directory: Path, *, live: LiveNode | None = None, cdi_folder: str 
     processes = read_processes(root)
     driver = read_driver(root)
     kubelet = read_kubelet(root, processes)
+    koordra = read_koordra(root, kubelet.root, live)
     return NodeReadings(
         kernel=root.line("proc/sys/kernel/osrelease"),
         processes=processes,
@@ -90,10 +93,11 @@ def read_node(directory: Path, *, live: LiveNode | None = None, cdi_folder: str 
         rdma=read_rdma(root, live),
         pcie=read_pcie(root),
         kubelet=kubelet,
-        koordra=read_koordra(root, kubelet.root, live),
+        koordra=koordra,
         rivals=read_rivals(root, kubelet.root, live),
         host_imex=host_imex(processes, enabled=is_enabled(root)),
-        hami_core=tuple(faults(directory, FOLDER)) if root.is_file(LIBRARY) else None,
+        mps=read_mps(root, driver, live),
+        hami_core=read_hami(root, koordra.hami_core),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,14 +36,18 @@ class Process:
         return "kubepods" in self.cgroup
 
     def option(self, *names: str) -> str | None:
-        """The value of `--name value` or `--name=value`; the last one given counts."""
-        value = None
-        for at, argument in enumerate(self.arguments):
-            name, equals, written = argument.partition("=")
-            if name in names:
-                after = self.arguments[at + 1 : at + 2]
-                value = written if equals else (after[0] if after else None)
-        return value
+        return option(self.arguments, *names)
+
+
+def option(arguments: Sequence[str], *names: str) -> str | None:
+    """The value of `--name value` or `--name=value`; the last one given counts."""
+    value = None
+    for at, argument in enumerate(arguments):
+        name, equals, written = argument.partition("=")
+        if name in names:
+            after = arguments[at + 1 : at + 2]
+            value = written if equals else (after[0] if after else None)
+    return value
 
 
 def read_processes(root: HostFiles) -> tuple[Process, ...]:

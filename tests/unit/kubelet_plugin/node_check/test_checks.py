@@ -45,6 +45,11 @@ def write(path: str, text: str | bytes) -> Change:
     return lambda node: node.write(path, text)
 
 
+def plugin(*options: str) -> Change:
+    """The running plugin has these."""
+    return write("proc/901/cmdline", "\0".join(("koordra", "kubelet-plugin", *options, "")))
+
+
 def edit(path: str, old: str, new: str) -> Change:
     return lambda node: node.edit(path, old, new)
 
@@ -466,6 +471,27 @@ PROBLEMS: list[tuple[str, Change, str, str]] = [
         "HAMi's DaemonSet",
     ),
     (
+        "mps",
+        changes(plugin("--allowed-isolation", "mps"), remove("usr/bin/nvidia-cuda-mps-control")),
+        "the driver has no nvidia-cuda-mps-control, which isolation mps needs",
+        "take mps from the plugin's --allowed-isolation",
+    ),
+    (
+        "mps",
+        changes(plugin("--allowed-isolation=mig,mps"), lambda node: setattr(node, "mps", None)),
+        "nvidia-cuda-mps-control does not say",
+        "install the programs",
+    ),
+    (
+        "hami-core",
+        changes(
+            lambda node: install(node.root / "usr/local/vgpu"),
+            plugin("--hami-core=/opt/vgpu"),
+        ),
+        "/opt/vgpu/libvgpu.so is not on this node",
+        "HAMi's DaemonSet",
+    ),
+    (
         "koordra-plugin",
         remove(f"{KUBELET}/plugins_registry/koordra.io-reg.sock"),
         "no socket of koordra.io",
@@ -503,6 +529,20 @@ PROBLEMS: list[tuple[str, Change, str, str]] = [
 
 FINE: list[tuple[str, Change, str]] = [
     ("hami-core", lambda node: install(node.root / "usr/local/vgpu"), "/usr/local/vgpu"),
+    (
+        "hami-core",
+        changes(
+            lambda node: install(node.root / "opt/vgpu"),
+            plugin("--hami-core", "/opt/vgpu"),
+        ),
+        "/opt/vgpu/libvgpu.so",
+    ),
+    ("mps", lambda _: None, f"driver {DRIVER} has MPS v2: limits are those of the largest share"),
+    (
+        "mps",
+        lambda node: setattr(node, "mps", "3"),
+        f"driver {DRIVER} has MPS v3: each claim has limits of its own",
+    ),
     (
         "cdi-folder",
         write(
@@ -669,6 +709,18 @@ def test_every_check_has_a_case_of_each_status() -> None:
     """That one is ok on a healthy node and not applicable on an empty one is held above."""
     assert {name for name, *_ in PROBLEMS} == set(CHECKS)
     assert {name for name, *_ in FINE} >= SELDOM
+
+
+def test_a_node_without_shares_by_mps_needs_no_programs_for_it(node: NodeFiles) -> None:
+    node.remove("usr/bin/nvidia-smi")
+    found = node.checked()["mps"]
+    assert (found.status, found.found) == (
+        "not-applicable",
+        "the driver has no nvidia-smi, which isolation mps needs",
+    )
+    node.write("usr/bin/nvidia-smi", "")
+    node.mps = None
+    assert node.checked()["mps"].status == "not-applicable"
 
 
 def test_a_check_that_fails_itself_takes_no_other_with_it(

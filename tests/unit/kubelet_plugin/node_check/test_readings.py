@@ -104,6 +104,27 @@ def test_the_version_of_a_program_is_the_number_it_prints(tmp_path: Path) -> Non
     assert live_node.this_node().program_version(Path("/"), str(program).lstrip("/")) == "1.3.3"
 
 
+@pytest.mark.parametrize(
+    ("script", "protocol"),
+    [
+        ('test "$*" = "-p 3 -h" && echo commands: server namespace', "3"),
+        ("echo unknown option; exit 1", "2"),
+    ],
+)
+def test_the_version_of_mps_is_asked_of_the_driver_s_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, protocol: str
+) -> None:
+    live = live_node.this_node()
+    assert live.mps_protocol(tmp_path) is None, "a machine without a driver"
+    program = tmp_path / "nvidia-cuda-mps-control"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(
+        live_node, "on_host", lambda _homes: lambda _name, arguments, _env, **_: [str(program), *arguments]
+    )
+    assert live.mps_protocol(tmp_path) == protocol
+
+
 def test_whether_somebody_listens_is_asked_of_the_socket(tmp_path: Path) -> None:
     path, live = tmp_path / "s.sock", live_node.this_node()
     with socket.socket(socket.AF_UNIX) as server:
