@@ -169,7 +169,8 @@ def _decided(cluster: _Cluster, found: Freed, evicted: list[_Unit]) -> tuple[dic
 
 def _assume(engine: Engine, group: ClaimGroup, given: Mapping[str, Allocation], node: str) -> None:
     for key, allocation in given.items():
-        claim = {"metadata": {"name": key}}
+        namespace, _, name = key.rpartition("/")
+        claim = {"metadata": {"namespace": namespace, "name": name}}
         engine.index.assume(claim, allocation, key=key, node=node, pods=group.pods)
     engine.index.settle()
 
