@@ -45,6 +45,17 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "koordra.api.opaque.isolation",
         "koordra.kubelet_plugin.prepare.isolated_shares",
     ),
+    "isolation": (
+        "koordra.kubelet_plugin.isolation.card_calls",
+        "koordra.kubelet_plugin.isolation.card_looks",
+        "koordra.kubelet_plugin.isolation.card_watch",
+        "koordra.kubelet_plugin.isolation.hami_core",
+        "koordra.kubelet_plugin.isolation.mig",
+        "koordra.kubelet_plugin.isolation.mps",
+        "koordra.kubelet_plugin.isolation.realisation",
+        "koordra.kubelet_plugin.isolation.shares",
+        "koordra.kubelet_plugin.isolation.timeslicing",
+    ),
     "gangs": (
         "koordra.controller.gangs.membership",
         "koordra.controller.gangs.phase",

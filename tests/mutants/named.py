@@ -170,8 +170,8 @@ TEXTS: Final = (
     (
         "lease",
         "who finds another's name in the Lease writes on",
-        '        if (holder := _holder(lease)) in ("", self.identity):\n',
-        "        if (holder := _holder(lease)) or not holder:\n",
+        '        elif (holder := _holder(lease)) in ("", self.identity):\n',
+        "        elif (holder := _holder(lease)) or not holder:\n",
     ),
     (
         "evictions",
