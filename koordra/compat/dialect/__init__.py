@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
+from koordra.api.opaque.isolation import ONE_CARD, is_one_card
 from koordra.compat.dialect import charges
 from koordra.compat.dialect.allocation import (
     NANOSECONDS,
@@ -149,12 +150,13 @@ class Dialect:
     def normalized(self, view: PodView) -> NormalizedRequest:
         """What the pod asks for; asking for no card is asking for nothing. Raises Refused."""
         found = self.parse(replace(view, dialect=self.name))
-        return replace(
-            found,
-            dialect=self.name,
-            shares=tuple(share for share in found.shares if share.count > 0),
-            isolation=found.isolation or view.settings.isolation.get(self.name, self.isolation),
-        )
+        shares = tuple(share for share in found.shares if share.count > 0)
+        isolation = found.isolation or view.settings.isolation.get(self.name, self.isolation)
+        for share in shares if is_one_card(isolation) else ():
+            if share.count > 1 and not share.partition and not share.whole:
+                problem = f"asks for {share.count} cards by isolation {isolation}, and {ONE_CARD}"
+                raise view.notes.refuse(share.where, problem, "ask for one card, or for whole cards")
+        return replace(found, dialect=self.name, shares=shares, isolation=isolation)
 
 
 def covers(patterns: Iterable[str], key: str) -> bool:

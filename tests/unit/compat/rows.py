@@ -247,6 +247,16 @@ HAMI = [
         ["a: 1 gpu memory 100Mi", "a: GpuConfig isolation=mps"],
     ),
     Row(
+        "hami-mode-of-none",
+        asking({N + "gpumem": 100}),
+        ["a: 1 gpu memory 100Mi", KEEP],
+    ),
+    Row(
+        "hami-mode-mps-of-whole-cards",
+        asking({N + "gpu": 2, N + "gpumem-percentage": 100}, annotations={N + "vgpu-mode": "mps"}),
+        ["a: 2 gpu cores 100"],
+    ),
+    Row(
         "hami-mode-mig",
         asking({N + "gpu": 2, N + "gpumem": 8000}, annotations={N + "vgpu-mode": "mig"}),
         ["a: 2 mig memory 8000Mi"],
@@ -975,6 +985,18 @@ REFUSED: list[tuple[str, Dict, str, Settings]] = [
         "hami-mode",
         asking({N + "gpumem": 10}, annotations={N + "vgpu-mode": "cuda"}),
         "is the mode of no node",
+        Settings(),
+    ),
+    (
+        "hami-several-by-mps",
+        asking({N + "gpu": 2, N + "gpumem": 10}, annotations={N + "vgpu-mode": "mps"}),
+        "asks for 2 cards by isolation mps, and a process is the client of one MPS daemon",
+        Settings(),
+    ),
+    (
+        "volcano-several-by-mps",
+        asking({V + "vgpu-number": 2, V + "vgpu-memory": 10}, annotations={V + "vgpu-mode": "mps"}),
+        "asks for 2 cards by isolation mps, and a process is the client of one MPS daemon",
         Settings(),
     ),
     (

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pytest
 import yaml
 from click.testing import CliRunner
 
@@ -32,10 +33,16 @@ SAME_PCIE = '{"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}'
 
 
 @lru_cache
-def cluster(name: str, *, mig: bool = False, vfs: bool = False, mig_on_demand: bool = False) -> str:
+def cluster(
+    name: str, *, mig: bool = False, vfs: bool = False, mig_on_demand: bool = False, model: str = ""
+) -> str:
+    """`mig_on_demand`: with one card, uncut; `model`: its name, if another than the machine's."""
     machine = catalogue.machine(name)
     if mig_on_demand:
-        machine = replace(machine, gpus=tuple(replace(gpu, mig_instances=()) for gpu in machine.gpus[:1]))
+        (card,) = machine.gpus[:1]
+        machine = replace(
+            machine, gpus=(replace(card, mig_instances=(), product_name=model or card.product_name),)
+        )
     offering = replace(WITHOUT_POLICY, mig=mig, vfs=vfs, mig_on_demand=mig_on_demand)
     slices = build_slices(
         machine, node_name="node-1", node_uid=None, mode="joint", generation=1, offering=offering
@@ -43,7 +50,7 @@ def cluster(name: str, *, mig: bool = False, vfs: bool = False, mig_on_demand: b
     return json.dumps([node("node-1"), *slices])
 
 
-def objects(name: str, *manifests: Dict, settings: Settings | None = None, **published: bool) -> list[Dict]:
+def objects(name: str, *manifests: Dict, settings: Settings | None = None, **published: Any) -> list[Dict]:
     conversion = converted(*manifests, settings=settings)
     assert not conversion.refused, conversion.refused
     made = [*json.loads(cluster(name, **published)), *conversion.objects]
@@ -55,7 +62,7 @@ def named(manifest: Dict, name: str) -> Dict:
 
 
 def results(
-    name: str, *manifests: Dict, settings: Settings | None = None, **published: bool
+    name: str, *manifests: Dict, settings: Settings | None = None, **published: Any
 ) -> dict[str, list[Dict]]:
     """Pod -> the devices it gets; a pod that waits is missing."""
     found = plan(objects(name, *manifests, settings=settings, **published))
@@ -190,7 +197,8 @@ nvidia:
 """
 
 
-def test_hamis_documented_example_of_dynamic_mig_comes_out() -> None:
+@pytest.mark.parametrize("model", ["NVIDIA A100-PCIE-40GB", "NVIDIA A100-SXM4-40GB"])
+def test_hamis_documented_example_of_dynamic_mig_comes_out(model: str) -> None:
     """An uncut A100 of 40 GB: two vGPUs of 8000 MB are two 2g.10gb of it; a third gets the third, and the 1g
     that is left serves what is smaller (HAMi: docs/develop/dynamic-mig.md)."""
     settings = with_document(Settings(), yaml.safe_load(GEOMETRIES), source="device-config.yaml")
@@ -199,7 +207,7 @@ def test_hamis_documented_example_of_dynamic_mig_comes_out() -> None:
         named(asking({N + "gpu": count, N + "gpumem": memory}, annotations=mode), name)
         for name, count, memory in (("a", 2, 8000), ("b", 1, 8000), ("c", 1, 4000), ("d", 1, 4000))
     ]
-    found = results("mig-a100", *pods, settings=settings, mig=True, mig_on_demand=True)
+    found = results("mig-a100", *pods, settings=settings, mig=True, mig_on_demand=True, model=model)
     profiles = {
         pod: [name.rpartition("-mig-")[2].partition("-")[0] for name in cards(found[pod])] for pod in found
     }
