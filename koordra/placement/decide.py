@@ -247,7 +247,7 @@ class Engine:
             return None
         wasted = least.cluster[-1] if least.cluster else 0
         if self.goes_by_waste(resolved):
-            wasted = self.order.least(resolved, info)
+            wasted = self.order.least(resolved, info, alone=alone)
         soft, score = soft_taints(info.node, resolved.group.pods), resolved.request_class.score
         scoring = 0 if score is None else score.least(info, alone=alone)
         return Candidate(unit, CandidateCost(least.claim, soft, scoring, wasted), known=False)

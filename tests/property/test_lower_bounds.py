@@ -14,17 +14,21 @@ from typing import Any
 
 import pytest
 
+from koordra.allocator.offer import Offer
 from koordra.allocator.score import POLICIES, Cost
 from koordra.allocator.search import search as search_module
 from koordra.allocator.search.lower_bound import LowerBound
 from koordra.allocator.search.packing import Item, Packing, SubsetSums
 from koordra.allocator.search.search import Search
 from koordra.allocator.search.solution import CostPair, Outcome
+from koordra.api.claims import ResourceClaim
 from koordra.placement import Plan, engine_for, plan
 from koordra.placement.candidates.cost_bound import CostBound
+from koordra.placement.manifests import Manifests
 from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.learned_order import Learned, LearnedOrder
 from koordra.placement.policy.workload_table import Block, LearnedTable, PerGpuDemand, SliceDemand
+from koordra.placement.request.claim_groups import ClaimGroup
 from tests.unit.allocator import machines
 
 Dict = dict[str, Any]
@@ -33,6 +37,7 @@ HUNDREDS = max(1, int(os.environ.get("KOORDRA_EXAMPLES") or 0) // 100)
 LINKS = ("none", "none", "hopper", "switch", "bridges", "mesh")
 SCOPES = ("PCIeSwitch", "PCIeRoot", "NUMANode", "Node")
 PARTS = (("4g", 0, 4, 3), ("1g", 0, 1, 1), ("1g", 1, 1, 1), ("2g", 0, 2, 2), ("2g", 2, 2, 1))
+NOT_THE_FIRST = 'device.attributes["koordra.io"].uuid != "GPU-0"'
 SCORED = tuple(policy for policy in POLICIES if policy != "FirstFit")
 
 
@@ -150,7 +155,7 @@ def without_bounds() -> Iterator[list[bool]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Search, "least", lambda *_: CostPair())
         patch.setattr(CostBound, "least", lambda *_: CostPair())
-        patch.setattr(LearnedOrder, "least", lambda *_: -(1 << 60))
+        patch.setattr(LearnedOrder, "least", lambda *_, **__: -(1 << 60))
         patch.setattr(Search, "run", noted)
         patch.setattr(search_module, "REFINEMENT", 4_000)
         yield gave_up
@@ -239,7 +244,8 @@ class Watched:
 
         def valued(order: LearnedOrder, resolved: Any, info: Any, cluster: Any) -> int:
             found = value(order, resolved, info, cluster)
-            assert order.least(resolved, info) <= found
+            alone = resolved.request_class.reads_any_of(order.index.known.identities)
+            assert order.least(resolved, info, alone=alone) <= found
             return found
 
         patch.setattr(LearnedOrder, "value", valued)
@@ -260,6 +266,63 @@ def test_no_completion_costs_less_than_its_bound(twenty: int) -> None:
             plan(objects, policy=policy, engine=engine_for(policy=policy, learned=known))
     # Of the chapters that `make soak` adds some have few placements that are not settled at once.
     assert watched.compared > (10 if twenty < 15 else 0)
+
+
+def uneven(draw: random.Random, name: str) -> list[Dict]:
+    """A node whose cards differ in memory, some in use, of one capacity more than of the other."""
+    sizes, results = [draw.choice((20, 40, 80)) for _ in range(draw.randint(1, 3))], list[Dict]()
+    gpus = [
+        machines.gpu(at, memory=f"{size}Gi", place=machines.place(at, per_switch=2))
+        for at, size in enumerate(sizes)
+    ]
+    for at, size in enumerate(sizes):
+        if draw.random() < 0.6:
+            amounts = {
+                "memory": f"{draw.randint(1, size)}Gi",
+                "cores": f"{draw.randint(0, 9)}0",
+                "slots": "1",
+            }
+            result = {"request": "r", "driver": "koordra.io", "pool": name, "device": f"gpu-{at}"}
+            results.append({**result, "shareID": f"s-{at}", "consumedCapacity": amounts})
+    holder = machines.claim(f"held-{name}", namespace="elsewhere")
+    others = [machines.allocated(holder, {"devices": {"results": results}})] if results else []
+    return [machines.node(name), machines.slice_of(gpus, name=name), *others]
+
+
+@pytest.mark.parametrize("chapter", range(HUNDREDS))
+def test_no_node_costs_the_cluster_less_than_its_bound(chapter: int) -> None:
+    """A share on cards that are not alike: the bound of each node is below what it costs there, and the node
+    is the one that is best by what it costs."""
+    placed = 0
+    for number in range(80):
+        draw = random.Random(f"uneven {chapter} {number}")
+        nodes, engine = [uneven(draw, f"n{at}") for at in range(3)], engine_for(learned=learned(draw))
+        Manifests.of([*machines.device_classes(), *(one for own in nodes for one in own)]).fill(engine.index)
+        amounts = {"memory": f"{draw.randint(1, 40)}Gi", "cores": f"{draw.randint(0, 9)}0"}
+        claim = machines.claim("c", machines.request("gpu", capacity=amounts))
+        if number % 4 == 0:
+            claim["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = [
+                {"cel": {"expression": NOT_THE_FIRST}}
+            ]
+        resolved, costs = (
+            engine.resolve(ClaimGroup((ResourceClaim.from_dict(claim),))),
+            list[tuple[Any, str]](),
+        )
+        engine.settle()
+        for name, info in engine.index.nodes.items():
+            offer = engine.search(
+                resolved, info, engine.index.taken, placement=engine.placement_for(resolved)
+            ).offer
+            if offer is not None:
+                cost = engine.value(resolved, name, offer.cost, offer.placed)
+                assert engine.order.least(resolved, info, alone=number % 4 == 0) <= cost.cluster, number
+                costs.append((cost, name))
+        found = engine.decide(resolved)
+        assert (found.node if isinstance(found, Offer) else None) == min(costs, default=(None, None))[1], (
+            number
+        )
+        placed += len(costs)
+    assert placed > 80
 
 
 def decide_sixty() -> None:

@@ -43,7 +43,7 @@ WORKLOAD: Final = [Request(1000, 0, 1, 1000)] * 30 + [Request(1000, 0, 1, 500)] 
 SOFT: Final = {"key": "drained-later", "effect": "PreferNoSchedule"}
 
 
-def a_node(chance: random.Random, name: str, memories: Sequence[str]) -> list[Dict]:
+def a_node(chance: random.Random, name: str) -> list[Dict]:
     allocatable: Dict = {"cpu": str(chance.randint(4, 32)), "memory": f"{chance.randint(16, 256)}Gi"}
     if chance.random() < 0.5:
         allocatable["example.com/widget"] = str(chance.randint(1, 6))
@@ -55,7 +55,7 @@ def a_node(chance: random.Random, name: str, memories: Sequence[str]) -> list[Di
             parts, counters = machines.cut_card(number, PARTS, slices=4, compute=4, place=place)
             devices, sets = [*devices, *parts], [*sets, counters]
         else:
-            devices.append(machines.gpu(number, memory=chance.choice(memories), place=place))
+            devices.append(machines.gpu(number, memory=chance.choice(("40Gi", "80Gi")), place=place))
     slices = [
         machines.slice_of(devices, name=name),
         *([machines.counters_of(sets, name=name)] if sets else []),
@@ -184,11 +184,7 @@ def test_the_node_is_the_one_that_brute_force_takes(seed: int) -> None:
     strategy = None if chance.random() < 0.25 else written
     learned = Learned(expected(Workload.of(WORKLOAD), {})) if chance.random() < 0.4 else None
     policy = chance.choice(("koordra", "koordra", "Spread", "TopologyAware"))
-    nodes = {
-        # The expected waste measures all cards of a node by one.
-        f"n{at}": a_node(chance, f"n{at}", ("80Gi",) if learned else ("40Gi", "80Gi"))
-        for at in range(chance.randint(2, 6))
-    }
+    nodes = {f"n{at}": a_node(chance, f"n{at}") for at in range(chance.randint(2, 6))}
     engine, ledger = engine_for(policy=policy, learned=learned, scoring=strategy), Ledger(nodes)
     Manifests.of([*device_classes(), *(one for own in nodes.values() for one in own)]).fill(engine.index)
     alone = {name: engine_for(policy=policy, learned=learned) for name in nodes}

@@ -20,8 +20,9 @@ told (pools with devices elsewhere, selectors that read identities), it is zero.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
+from math import ceil
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
@@ -34,6 +35,7 @@ from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.score import effective_policy
 from koordra.allocator.search.solution import CostPair
 from koordra.allocator.selection_terms import COMPACT, COMPACTNESS, NEARNESS
+from koordra.api.devices import DeviceID
 from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.api.tables import BoundedCache
 from koordra.placement.index import NodeInfo
@@ -118,12 +120,23 @@ class CostBound:
         used = [_used(device, use) for device, use in on if device.kind == GPU]
         total, left = UNIT * len(used), UNIT * len(used) - sum(used)
         if self._spreads:
-            share = 1000 * sum(used) // total if total else 0
+            share = 1000 * max(0, sum(used) - len(used)) // total if total else 0
         else:
             share = max(0, 1000 * (left - known.taken) // total) if total else 0
         gpus = _gpus_needed(known, on)
         selection = known.distance * gpus + known.together[gpus]
         return CostPair(selection, (share,)) if self._aware else CostPair(0, (selection + share,))
+
+    def choices(self, info: NodeInfo, taken: Usage, *, alone: bool) -> Iterator[tuple[DeviceID, Amounts]]:
+        """Devices of the node that have room for a request, with what it takes of them. `alone`: what serves
+        the group on nodes of one class is not the same."""
+        of, devices = info.devices.node_class, _devices(info)
+        known = self._on(devices) if alone or of is None else self._known(of, info)
+        for request in known.requests:
+            for at, amounts in request.devices:
+                device = devices[at].id
+                if self._has_room(devices[at], taken.of(device), amounts):
+                    yield device, amounts
 
     def takes(self, info: NodeInfo, capacity: str) -> tuple[int, int]:
         """The least and the most of a capacity of the node's GPUs that the group gets, in `nano`."""
@@ -336,11 +349,11 @@ def _part(offered: PublishedDevice, amounts: Amounts) -> int:
     """Millionths of the device that a share of this size takes, rounded up; all of one that is not shared."""
     if not offered.device.allow_multiple_allocations or not amounts:
         return UNIT
-    return min(UNIT, -int(-(measured(amounts, offered.device) or Decimal(0)) * UNIT // 1))
+    return min(UNIT, ceil((measured(amounts, offered.device) or _NONE) * UNIT))
 
 
 def _used(offered: PublishedDevice, use: DeviceUse) -> int:
-    """Millionths of the GPU that are in use."""
+    """Millionths of the GPU that are in use, rounded up."""
     if use.holder or (use.shares and not offered.device.allow_multiple_allocations):
         return UNIT
     return _part(offered, use.consumed) if use.consumed else 0

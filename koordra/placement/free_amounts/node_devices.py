@@ -16,12 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
+from math import ceil
 from typing import Final, NamedTuple
 
 from koordra.allocator.devices.capacity import measured
 from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.devices.pools import Pool, PublishedDevice, kept_with_pools, shape_of
-from koordra.allocator.predicates import Amounts
+from koordra.allocator.predicates import Amounts, total_of
 from koordra.api import names, objects
 from koordra.api.devices import Device, DeviceID, Taint
 from koordra.api.objects import Fields
@@ -124,10 +125,19 @@ class NodeDevices:
         use, most = taken.of(device), self.parts[device].most
         if device in self.unusable or use.holder or (use.shares and not use.consumed):
             return most
-        if not use.consumed:
-            return 0
-        part = measured(use.consumed, self.devices[device])
-        return most if part is None else min(most, -int(-part * most // 1))
+        return self._part(device, use.consumed) if use.consumed else 0
+
+    def added(self, device: DeviceID, taken: Usage, amounts: Amounts) -> int:
+        """By how much that grows with a share of these amounts: the other capacities may be hardly used."""
+        if not self.devices[device].allow_multiple_allocations:
+            return self.parts[device].most
+        consumed = taken.of(device).consumed
+        together = total_of((consumed, amounts)) if consumed else amounts
+        return self._part(device, together) - self.used(device, taken)
+
+    def _part(self, device: DeviceID, amounts: Amounts) -> int:
+        most, part = self.parts[device].most, measured(amounts, self.devices[device])
+        return most if part is None else min(most, ceil(part * most))
 
 
 def size_of(node: Fields) -> tuple[int, int]:

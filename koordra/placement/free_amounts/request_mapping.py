@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
-from math import prod
+from math import ceil, prod
 from typing import Final
 
 from koordra.allocator.predicates import requests_of, total_of
@@ -114,7 +114,7 @@ def _share(wanted: RequestAlternative, memory: Decimal) -> int:
         return WHOLE
     if names.CAPACITY_CORES in amounts:
         parts.append(amounts[names.CAPACITY_CORES] / 100)
-    return max(1, -int(-min(Decimal(1), max(parts)) * WHOLE // 1))
+    return max(1, ceil(min(Decimal(1), max(parts)) * WHOLE))
 
 
 def _percent(wanted: RequestAlternative) -> int:

@@ -8,6 +8,7 @@ each NIC. Nodes of equal kind and state are interchangeable. A pod is its *reque
 from __future__ import annotations
 
 from decimal import Decimal
+from math import ceil, floor
 from typing import Final, NamedTuple
 
 from koordra.placement.mig.layout import Layout, Slice
@@ -105,8 +106,8 @@ def after(state: FreeAmounts, request: Request, choice: Choice) -> FreeAmounts:
 
 
 def milli_of(amount: Decimal) -> int:
-    return -int(-max(-_MOST, min(_MOST, amount * 1000)) // 1)
+    return ceil(max(-_MOST, min(_MOST, amount * 1000)))
 
 
 def mebi_of(amount: Decimal) -> int:
-    return int(max(-_MOST, min(_MOST, amount / _MEBI)) // 1)
+    return floor(max(-_MOST, min(_MOST, amount / _MEBI)))

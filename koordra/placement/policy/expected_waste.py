@@ -30,7 +30,7 @@ Numbers are whole (U: thousandths of a milli-GPU, costs: of that), so every plat
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from typing import Final, NamedTuple
 
@@ -157,14 +157,27 @@ class ExpectedWaste:
 
     # --- bounds ---------------------------------------------------------------------------------------------
 
-    def least(self, devices: NodeDevices, state: FreeAmounts, request: Request) -> int:
-        """No placement of the request on the node is expected to cost less."""
-        found = self._options(devices, state, request)
+    def least(
+        self,
+        devices: NodeDevices,
+        state: FreeAmounts,
+        request: Request,
+        left: Collection[tuple[int, int]],
+    ) -> int:
+        """No placement of the request on the node is expected to cost less. `left`: of each GPU that it may
+        take, or take a share of, what is free then."""
+        found = self._options(devices, state, request, left)
         return min(
             [self.of_node(devices, state, one, request.cpu, request.memory) for one in found], default=_LAST
         )
 
-    def _options(self, devices: NodeDevices, state: FreeAmounts, request: Request) -> list[DeviceWaste]:
+    def _options(
+        self,
+        devices: NodeDevices,
+        state: FreeAmounts,
+        request: Request,
+        left: Collection[tuple[int, int]],
+    ) -> list[DeviceWaste]:
         """Choices of which one costs no more than any: of one device each that may be taken, with a NIC of
         its group if one has some; of several the best so many times, for the first relieves a group most."""
         count = max(request.gpus, len(request.slices))
@@ -180,30 +193,34 @@ class ExpectedWaste:
             beside = state
             if nic is not None and pairs:
                 beside = state._replace(nics=_less(state.nics, nic, request.percent))
-            layouts, seen = devices.kind.layouts, set[tuple[object, ...]]()
-            for gpu in group.gpus:
-                sort = (state.gpus[gpu], *layouts[gpu : gpu + 1], *state.cuts[gpu : gpu + 1])
-                for then in () if sort in seen else self._with_one(devices, beside, request, gpu):
-                    (near if pairs else far).append(self.between(devices, state, then))
-                seen.add(sort)
+            for then in self._with_one(devices, beside, request, group.gpus, left):
+                (near if pairs else far).append(self.between(devices, state, then))
         found = near or far
-        if not found:
-            # No card has such a place: the node is asked last. Of shares the search knows better what fits.
-            return [] if request.slices else [DeviceWaste(share=request.share)]
-        if count == 1:
+        if not found or count == 1:
             return found
         cost = min([one.cost for one in found]) - INTACT * WHOLE * _MICRO
         return [DeviceWaste(count * cost, count * min([one.lost for one in found]), count, request.share)]
 
     def _with_one(
-        self, devices: NodeDevices, state: FreeAmounts, request: Request, gpu: int
+        self,
+        devices: NodeDevices,
+        state: FreeAmounts,
+        request: Request,
+        group: Sequence[int],
+        left: Collection[tuple[int, int]],
     ) -> Iterator[FreeAmounts]:
-        """The node with one GPU, or share or slice of one, given to the request, each way that differs."""
-        layout = devices.kind.layouts[gpu] if devices.kind.layouts else None
-        if not request.slices and state.gpus[gpu] >= request.milli:
-            yield state._replace(gpus=_less(state.gpus, gpu, request.milli))
-        elif request.slices and layout is not None:
-            for place in self.mig_values.choices(layout, state.cuts[gpu], request.slices[0]):
+        """The node with one GPU of these, or share or slice of one, given to the request, each way that
+        differs."""
+        if not request.slices:
+            ways = {(state.gpus[gpu], then): gpu for gpu, then in left if gpu in group}
+            for (free, then), gpu in ways.items():
+                yield state._replace(gpus=_less(state.gpus, gpu, free - then))
+            return
+        layouts = devices.kind.layouts
+        cards = {(layouts[gpu], state.cuts[gpu]): gpu for gpu in group if layouts and layouts[gpu]}
+        for (layout, code), gpu in cards.items():
+            assert layout is not None
+            for place in self.mig_values.choices(layout, code, request.slices[0]):
                 yield state._replace(cuts=_less(state.cuts, gpu, -(1 << place)))
 
     def _least_of_share(self, milli: int) -> int:

@@ -48,9 +48,6 @@ from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 _ENOUGH: Final = 32
 """Claims from which on a workload is worth learning from."""
 
-_USUAL: Final = Decimal(0)
-"""Memory of a GPU: what most nodes have."""
-
 _LAST: Final = 1 << 62
 """Of a node whose free amounts cannot be told."""
 
@@ -110,7 +107,7 @@ class LearnedOrder:
         self._profiles = NO_PROFILES
         self._published = -1
         self._counted_uids: set[str] = set()
-        self._requests = WeakKeyDictionary[RequestClass, dict[Decimal, tuple[Request | None, bool]]]()
+        self._requests = WeakKeyDictionary[RequestClass, tuple[Request | None, bool]]()
         self._begun = bool(self.online.of)
 
     @property
@@ -135,17 +132,30 @@ class LearnedOrder:
 
     def knows(self, resolved: ResolvedGroup) -> bool:
         """Whether the expected waste decides what this group's placements cost the cluster."""
-        request, described = self._asked(resolved, _USUAL)
+        request, described = self._asked(resolved)
         return bool(self.table.pods) and request is not None and described
 
-    def least(self, resolved: ResolvedGroup, info: NodeInfo) -> int:
-        """What any placement of the group on the node costs the cluster at least."""
-        free = self.free(info)
-        request = free and self.request(resolved, free[0].memory)
+    def least(self, resolved: ResolvedGroup, info: NodeInfo, *, alone: bool) -> int:
+        """What any placement of the group on the node costs the cluster at least. `alone`: nodes that publish
+        the same may answer differently."""
+        free, request = self.free(info), self.request(resolved)
         if free and request:
             with self._only_a_preference("node_not_ranked", info.name):
-                return self.waste.least(*free, request) << _PACKING_BITS
+                left = self._left(resolved, info, free[1].gpus, alone=alone)
+                return self.waste.least(*free, request, left) << _PACKING_BITS
         return _LAST
+
+    def _left(
+        self, resolved: ResolvedGroup, info: NodeInfo, free: Sequence[int], *, alone: bool
+    ) -> Collection[tuple[int, int]]:
+        """Of each GPU that a request could have, or have a share of, what is left then, by position. Cards of
+        a node may differ, and a share may take of what others of the card have left."""
+        devices, taken, found = devices_of_pools(info.pools), self.index.taken, set[tuple[int, int]]()
+        for device, amounts in resolved.request_class.bound.choices(info, taken, alone=alone):
+            place = devices.parts.get(device)
+            if place is not None and place.is_gpu and place.cut < 0:
+                found.add((place.card, max(0, free[place.card] - devices.added(device, taken, amounts))))
+        return found
 
     def value(self, resolved: ResolvedGroup, info: NodeInfo, cluster: Sequence[int]) -> int:
         """What a placement costs the cluster that the search found, by the cluster's part of its cost."""
@@ -266,29 +276,30 @@ class LearnedOrder:
         if len(self._counted_uids) > 2 * len(claims) + 100:
             self._counted_uids &= set(map(objects.identity, claims))
 
-    def request(self, resolved: ResolvedGroup, memory: Decimal = _USUAL) -> Request | None:
-        """The group as a request class, shares measured by GPUs of this memory; None where counting devices
-        does not describe it."""
-        return self._asked(resolved, memory)[0]
+    def request(self, resolved: ResolvedGroup) -> Request | None:
+        """The group as a request class, shares measured by GPUs of the usual memory; None where counting
+        devices does not describe it."""
+        return self._asked(resolved)[0]
 
-    def _asked(self, resolved: ResolvedGroup, memory: Decimal) -> tuple[Request | None, bool]:
+    def _asked(self, resolved: ResolvedGroup) -> tuple[Request | None, bool]:
         """The same, and whether counting says all that is asked for, and the claims leave the choice of
         devices to the default policy."""
-        known, of = self._requests.setdefault(resolved.request_class, {}), memory or self._memory
-        if of not in known:
+        known = self._requests.get(resolved.request_class)
+        if known is None:
             default = effective_policy(())
             policy = effective_policy([claim.placement for claim in resolved.asked])
             described = counted(resolved.asked) and policy.device is default.device
-            known[of] = None, described
+            known = None, described
             with self._only_a_preference("claims_not_counted"):
                 if policy.node is default.node:
-                    known[of] = self._counted(resolved, of), described
-        return known[of]
+                    known = self._counted(resolved), described
+            self._requests[resolved.request_class] = known
+        return known
 
-    def _counted(self, resolved: ResolvedGroup, memory: Decimal) -> Request | None:
+    def _counted(self, resolved: ResolvedGroup) -> Request | None:
         asked, pods = resolved.asked, resolved.group.pods
         shipped = self._models.shipped(asked, [info for info, _ in self._gpus])
-        found = request_of(shipped, pods, memory, self._profiles)
+        found = request_of(shipped, pods, self._memory, self._profiles)
         if found is None or not found.share:
             return found
         return found._replace(models=self._models.models(asked, pods, self._gpus))

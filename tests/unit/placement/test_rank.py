@@ -170,7 +170,7 @@ def test_what_a_node_would_waste_follows_its_state(cluster: list[Object]) -> Non
         plan([*shown, *others], engine=engine)
         engine.settle()
         group = ClaimGroup((ResourceClaim.from_dict(asked[0]),), (asked[1],))
-        return engine.order.least(engine.resolve(group), engine.index.nodes[name])
+        return engine.order.least(engine.resolve(group), engine.index.nodes[name], alone=False)
 
     usual = least_on("node-000")
     assert least_on("node-001") == usual
