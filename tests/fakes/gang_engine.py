@@ -8,15 +8,18 @@ from typing import Any
 from koordra.api.claims import ResourceClaim
 from koordra.api.objects import Fields
 from koordra.placement import engine_for
+from koordra.placement.candidates.node_scoring import ScoringStrategy
 from koordra.placement.decide import Engine
 from koordra.placement.gang import GangScore, NewMember
 from koordra.placement.manifests import Manifests
 from koordra.placement.request.claim_groups import ClaimGroup
 
 
-def gang_engine(manifests: Iterable[Fields], *, policy: str = "koordra") -> Engine:
+def gang_engine(
+    manifests: Iterable[Fields], *, policy: str = "koordra", scoring: ScoringStrategy | None = None
+) -> Engine:
     """Allocated claims hold what they say, bound pods load their node."""
-    engine = engine_for(policy=policy)
+    engine = engine_for(policy=policy, scoring=scoring)
     Manifests.of(manifests).fill(engine.index)
     return engine
 

@@ -16,13 +16,14 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import pytest
 
+from koordra.placement.candidates.node_scoring import ScoringStrategy, ScoringType
 from koordra.placement.gang import Fixed, GangPlaced, GangRequest, GangUnsatisfiable, NewMember, place_gang
 from koordra.placement.gang.topology.cost_tables import Count
 from koordra.placement.gang.topology.domains import tree_of
@@ -32,6 +33,7 @@ from tests.long import mostly_long
 from tests.unit.allocator.machines import (
     allocated,
     claim,
+    config,
     device_classes,
     gpu,
     joint,
@@ -42,6 +44,7 @@ from tests.unit.allocator.machines import (
     slice_of,
 )
 
+GPU_MEMORY = "koordra.io/gpu-memory"
 HUNDREDS = max(1, int(os.environ.get("KOORDRA_EXAMPLES") or 0) // 100)
 
 
@@ -50,7 +53,8 @@ HUNDREDS = max(1, int(os.environ.get("KOORDRA_EXAMPLES") or 0) // 100)
 
 @dataclass
 class Case:
-    """`places`: node -> its path; `takes`: node -> count -> (apart, spare)."""
+    """`places`: node -> its path; `takes`: node -> count -> (apart, spare); `full`: node -> count -> cost by
+    weights."""
 
     places: dict[str, tuple[str, ...]]
     takes: dict[str, dict[Count, tuple[int, int]]]
@@ -61,6 +65,7 @@ class Case:
     required: int | None
     minimum: int
     kinds: dict[str, Any] = field(default_factory=dict)
+    full: dict[str, dict[Count, int]] = field(default_factory=dict)
 
 
 def made_up(draw: random.Random) -> Case:
@@ -78,6 +83,7 @@ def made_up(draw: random.Random) -> Case:
     kinds = {name: draw.randrange(len(sorts)) for name in nodes}
     fixed = {name: draw.randint(1, 2) for name in nodes if draw.random() < 0.15}
     required = draw.choice((None, None, *range(levels))) if levels else None
+    costs = [{count: draw.choice((0, 0, 300, 1000)) for count in sort} for sort in sorts]
     return Case(
         places,
         {name: sorts[kinds[name]] for name in nodes},
@@ -88,6 +94,7 @@ def made_up(draw: random.Random) -> Case:
         required,
         draw.randint(1, sum(want)),
         kinds,
+        {name: costs[kinds[name]] for name in nodes} if draw.random() < 0.5 else {},
     )
 
 
@@ -135,6 +142,7 @@ def judged(case: Case, way: dict[str, Count]) -> tuple[int, ...] | None:
         *new_domains,
         opened,
         len(used - case.fixed.keys()),
+        sum(case.full[name][way[name]] for name in used) if case.full else 0,
         sum(case.takes[name][way[name]][1] for name in used),
     )
 
@@ -147,7 +155,10 @@ def packed(case: Case) -> tuple[tuple[int, ...] | None, dict[str, Count]]:
     kinds = {name: (case.kinds[name], name in case.fixed) for name in case.places}
     takes = {
         kinds[name]: NodeCounts(
-            case.takes[name], name in case.fixed, max(map(sum, case.takes[name]), default=0)
+            case.takes[name],
+            name in case.fixed,
+            max(map(sum, case.takes[name]), default=0),
+            case.full.get(name, {}),
         )
         for name in case.places
     }
@@ -314,9 +325,15 @@ def _given(
 
 
 def best_of_all(
-    made: list[MadeNode], sorts: list[Sort], minimum: int, fixed: dict[str, int], required: str | None
+    made: list[MadeNode],
+    sorts: list[Sort],
+    minimum: int,
+    fixed: dict[str, int],
+    required: str | None,
+    weights: ScoringStrategy | None = None,
 ) -> tuple[int, ...] | None:
-    """The least score over every way to give members nodes and rails; without what stays spare."""
+    """The least score over every way to give members nodes and rails, then what the nodes cost by weights;
+    without what stays spare."""
     every = frozenset(rail for one in made for _, rail in one.nics)
     rail_sets = [
         frozenset(chosen)
@@ -362,9 +379,23 @@ def best_of_all(
         for rails in rail_sets:
             aparts = [devices_for(one, on[number], rails) for number, one in enumerate(made) if on[number]]
             if None not in aparts:
-                score = (*head, sum(apart or 0 for apart in aparts), *tail, len(rails))
+                full = sum(full_of(one, on[at], weights) for at, one in enumerate(made) if on[at])
+                score = (*head, sum(apart or 0 for apart in aparts), *tail, len(rails), full)
                 best = score if best is None else min(best, score)
     return best
+
+
+def full_of(one: MadeNode, sorts: Sequence[Sort], weights: ScoringStrategy | None) -> int:
+    """How full the node is with these members, or how empty, in thousandths, by its definition."""
+    if weights is None:
+        return 0
+    parts = {
+        "cpu": 1000 * sum(sort.cores for sort in sorts) // one.cores,
+        GPU_MEMORY: 1000 * (len(one.held_gpus) + sum(sort.gpus for sort in sorts)) // len(one.gpus),
+    }
+    total = sum(weight * parts[name] for name, weight in weights.resources)
+    full = total // sum(weight for _, weight in weights.resources)
+    return 1000 - full if weights.type is ScoringType.MOST_ALLOCATED else full
 
 
 def _domain(one: MadeNode, level: str) -> tuple[str, ...]:
@@ -399,10 +430,77 @@ def test_gangs_get_what_trying_everything_finds(twenty: int) -> None:
             # On one node rails do not matter, and what is spare is the last word among equals.
             until = -2 if found.score.nodes == 1 else -1
             assert best is not None
-            assert order_of(found.score)[:until] == best[: len(best) + until + 1], (twenty, number)
+            assert order_of(found.score)[:until] == best[: len(best) + until], (twenty, number)
         else:
             assert isinstance(found, GangUnsatisfiable), (twenty, number)
             assert best is None, (twenty, number)
+
+
+@pytest.mark.parametrize("twenty", mostly_long(range(6 * HUNDREDS), fast=2))
+def test_of_places_that_are_as_near_the_weights_decide(twenty: int) -> None:
+    """Without NICs, whose rails come first."""
+    for number in range(20):
+        draw = random.Random(f"weights {20 * twenty + number}")
+        sorts = draw.sample([sort for sort in SORTS if not sort.nics], draw.choice((1, 1, 2)))
+        made = [made_node(draw, at, len(sorts)) for at in range(draw.randint(2, 4))]
+        asked = [draw.choice(sorts) for _ in range(draw.randint(1, 4))]
+        fixed = {draw.choice(made).name: 1} if draw.random() < 0.2 else {}
+        weights = ScoringStrategy(
+            draw.choice(list(ScoringType)), (("cpu", draw.choice((1, 3))), (GPU_MEMORY, 2))
+        )
+        found = placed(draw, made, asked, 1, fixed, None, weights)
+        best = best_of_all(made, asked, 1, fixed, None, weights)
+        if not isinstance(found, GangPlaced):
+            assert best is None, (twenty, number)
+            continue
+        on: dict[str, list[Sort]] = {}
+        for one in found.members:
+            on.setdefault(one.node, []).append(asked[int(one.key.removeprefix("default/m"))])
+        full = sum(full_of(one, on[one.name], weights) for one in made if one.name in on)
+        assert (*order_of(found.score)[:-1], full) == best, (twenty, number)
+
+
+def test_of_cards_that_differ_the_ones_that_are_given_count() -> None:
+    """Of two nodes with 80 and 40 GiB, one has the small card first: the member takes that, and leaves the
+    node emptier."""
+    sizes = {"a": ("80Gi", "40Gi"), "b": ("40Gi", "80Gi")}
+    objects = [*device_classes()]
+    for name, memories in sizes.items():
+        cards = [gpu(at, memory=memory, place=_spot(at)) for at, memory in enumerate(memories)]
+        objects += [node(name), slice_of(cards, name=name)]
+    found = {}
+    for kind in ScoringType:
+        gang = GangRequest("g", [member_of("m0", Sort(1, 0, False, 1))], 1)
+        answer = place_gang(gang, gang_engine(objects, scoring=ScoringStrategy(kind, ((GPU_MEMORY, 1),))))
+        assert isinstance(answer, GangPlaced)
+        found[kind.value] = answer.members[0].node
+    assert found == {"MostAllocated": "a", "LeastAllocated": "b"}
+
+
+def test_members_that_go_by_different_types_go_by_none() -> None:
+    """The members of one node, which is the fullest and the emptiest to nobody: the first by name."""
+    objects = [*device_classes()]
+    for name, cores in (("a", "32"), ("b", "16"), ("c", "64")):
+        cards = [gpu(at, place=_spot(at)) for at in range(2)]
+        objects += [node(name, allocatable={"cpu": cores}), slice_of(cards, name=name)]
+    nodes = {}
+    for words in (
+        ("Binpack", "Binpack"),
+        ("Spread", "Spread"),
+        ("Binpack", "Spread"),
+        ("Spread", "FragmentationAware"),
+    ):
+        members = []
+        for at, word in enumerate(words):
+            asked = claim(f"m{at}", request("gpu"), configs=[config("PlacementPolicy", node=word)])
+            members.append(
+                member(f"default/m{at}", [pod(f"m{at}", f"m{at}", requests={"cpu": "4"})], [asked])
+            )
+        weights = ScoringStrategy(ScoringType.MOST_ALLOCATED, (("cpu", 1),))
+        answer = place_gang(GangRequest("g", members, 2), gang_engine(objects, scoring=weights))
+        assert isinstance(answer, GangPlaced)
+        nodes[words] = {one.node for one in answer.members}
+    assert [*nodes.values()] == [{"b"}, {"c"}, {"a"}, {"a"}]
 
 
 def placed(
@@ -412,6 +510,7 @@ def placed(
     minimum: int,
     fixed: dict[str, int],
     required: str | None,
+    weights: ScoringStrategy | None = None,
 ) -> Any:
     """The answer of `place_gang`, with every object in another order, and checked for devices that are given
     out twice."""
@@ -429,7 +528,7 @@ def placed(
         fixed=tuple(Fixed(f"f-{name}", name) for name in fixed),
         required=required,
     )
-    found = place_gang(gang, gang_engine(objects))
+    found = place_gang(gang, gang_engine(objects, scoring=weights))
     if isinstance(found, GangPlaced):
         given = [
             (entry["pool"], entry["device"])

@@ -15,6 +15,9 @@ CPU, memory and extended resources are what the node's `allocatable` says and wh
 `koordra.io/gpu-memory` and `koordra.io/gpu-cores` are of the cards, and what claims have of them: exact once
 devices are chosen; before the search by the least, or the most, that the group can take there, so that no
 placement costs less than `least`.
+
+A gang that is placed as a whole pays for all nodes that get members of it, behind everything that joins them
+(`gang/topology/packing`), where all its members go by the same weights.
 """
 
 from __future__ import annotations
@@ -149,16 +152,21 @@ class NodeScore:
     def least(self, info: NodeInfo, *, alone: bool) -> int:
         """No placement of the group on the node costs less. `alone`: what the group can take of nodes that
         are of one class is not the same."""
-        rooms = self._rooms(info)
-        further = [
-            (self._most and there if alone else self._takes(info, OF_CARDS[name])[self._most])
-            if name in OF_CARDS
-            else asked
+        further = [amounts[self._most] for amounts in self.takes(info, alone=alone)]
+        return self.strategy.cost(self.rooms(info, info.load), further)
+
+    def takes(self, info: NodeInfo, *, alone: bool) -> list[Range]:
+        """What the group takes of each resource."""
+        return [
+            (asked, asked)
+            if name not in OF_CARDS
+            else (0, there)
+            if alone
+            else self._takes(info, OF_CARDS[name])
             for (name, _), asked, (_, there) in zip(
-                self.strategy.resources, self._requests, rooms, strict=True
+                self.strategy.resources, self._requests, self.rooms(info, info.load), strict=True
             )
         ]
-        return self.strategy.cost(rooms, further)
 
     def cost(self, info: NodeInfo, placed: Sequence[Placed], load: Amounts) -> int:
         """Of a placement: these devices of the node. `load`: what other pods ask for there."""
@@ -180,16 +188,35 @@ class NodeScore:
             _taken_by(info, placed, OF_CARDS[name]) if name in OF_CARDS else asked
             for (name, _), asked in zip(self.strategy.resources, self._requests, strict=True)
         ]
-        rooms = self._rooms(info) if load is info.load else _rooms_of(self.strategy, info, load)
-        return rooms, further
+        return self.rooms(info, load), further
 
-    def _rooms(self, info: NodeInfo) -> Sequence[Room]:
+    def rooms(self, info: NodeInfo, load: Amounts) -> Sequence[Room]:
+        """What is taken, and what there is, of each resource where other pods ask for that."""
         state = info.state
-        if state is None:
-            return _rooms_of(self.strategy, info, info.load)
+        if state is None or load is not info.load:
+            return _rooms_of(self.strategy, info, load)
         if state.rooms is None:
             state.rooms = _rooms_of(self.strategy, info, info.load)
         return state.rooms
+
+
+def cost_with_members(
+    members: Sequence[tuple[NodeScore, int]],
+    info: NodeInfo,
+    rooms: Sequence[Room],
+    *,
+    alone: bool,
+    placed: Callable[[], Sequence[Placed]],
+) -> int:
+    """Of a node that gets so many groups of each class, all of one strategy. `alone`: what a group can take
+    of nodes that are of one class is not the same. `placed`: their devices, where amounts do not tell."""
+    (strategy, *_) = [score.strategy for score, _ in members]
+    takes = [[(number, amounts) for amounts in score.takes(info, alone=alone)] for score, number in members]
+    further = []
+    for (name, _), ranges in zip(strategy.resources, zip(*takes, strict=True), strict=True):
+        least, most = (sum([number * amounts[at] for number, amounts in ranges]) for at in (0, 1))
+        further.append(least if least == most else _taken_by(info, placed(), OF_CARDS[name]))
+    return strategy.cost(rooms, further)
 
 
 def _rooms_of(strategy: ScoringStrategy, info: NodeInfo, load: Amounts) -> Sequence[Room]:

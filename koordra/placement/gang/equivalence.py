@@ -9,6 +9,7 @@ ordered by their index, else by name. A kind is
               selectors read identities)
     room      CPU, memory, pods and the like: how many members they leave room for
     suits     which classes the engine's predicates admit
+    rooms     by which nodes are weighed (`node_scoring`), where the gang goes by that
 
 The fewer kinds, the fewer questions. So what makes no difference to this gang makes no kind: room beyond what
 all its members could use, resources that none of them asks for, devices where the node is refused anyhow.
@@ -31,6 +32,7 @@ from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
 from koordra.effort import spend
 from koordra.errors import InvalidQuantity
+from koordra.placement.candidates.node_scoring import NodeScore, Room
 from koordra.placement.decide import Engine
 from koordra.placement.gang.types import NewMember
 from koordra.placement.index import NodeInfo
@@ -71,6 +73,10 @@ class MemberClass:
     @property
     def claims(self) -> int:
         return len(self.members[0].group.claims)
+
+    @property
+    def score(self) -> NodeScore | None:
+        return self.resolved_groups[0].request_class.score
 
 
 def classes_of(members: Sequence[NewMember], engine: Engine) -> list[MemberClass]:
@@ -133,13 +139,14 @@ Refusals = tuple[tuple[Reason, ...], ...]
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeKind:
     """`info` is the first node of the kind; `where` None: no class asks for devices; `room` is what is free
-    of what is asked (None: not judged); `fixed`: a fixed member is there."""
+    of what is asked (None: not judged); `fixed`: a fixed member is there; `rooms`: of weighted resources."""
 
     info: NodeInfo
     where: Where | None
     room: tuple[Decimal | None, ...]
     suits: tuple[bool, ...]
     fixed: bool
+    rooms: Sequence[Room] = ()
 
 
 @dataclass(slots=True)
@@ -157,8 +164,10 @@ class NodeKinds:
     """What is asked, and how much by all members together."""
     _asking: bool = False
     """Whether any class asks for devices."""
-    _by_identity: bool = False
+    by_identity: bool = False
     """Whether one reads what is another on every node: then no two are alike."""
+    scores: Sequence[NodeScore] = ()
+    """By class, where all go by the same weights."""
 
     def __post_init__(self) -> None:
         index, reads = self.engine.index, _reader(self.classes)
@@ -177,18 +186,21 @@ class NodeKinds:
         known: dict[Hashable, tuple[Refusals, tuple[Decimal | None, ...], NodeKind]] = {}
         asking = [one.resolved_groups[0].request_class for one in self.classes if one.claims]
         self._asking = bool(asking)
-        self._by_identity = any(one.reads_any_of(index.known.identities) for one in asking)
+        self.by_identity = any(one.reads_any_of(index.known.identities) for one in asking)
+        self.scores = _scores(self.classes)
         spend(len(index.nodes) * len(self.classes) // _LOOKED_UP)
         for name in sorted(index.nodes):
             info = index.nodes[name]
-            key = (info.state, reads(info), name in self.fixed, self._by_identity and name)
+            key = (info.state, reads(info), name in self.fixed, self.by_identity and name)
             if key not in known:
                 spend(len(self.classes))
                 refused = tuple(
                     tuple(refusals(self.engine.index, one.members[0].group, info)) for one in self.classes
                 )
-                room = self._room(info.node, index.load_without(info, arrived) if arrived else info.load)
-                known[key] = refused, room, self._kind(info, room, refused)
+                load = index.load_without(info, arrived) if arrived else info.load
+                room = self._room(info.node, load)
+                rooms = self.scores[0].rooms(info, load) if self.scores else ()
+                known[key] = refused, room, self._kind(info, room, refused, rooms)
             refused, room, self.of[name] = known[key]
             excluded = [one.members[0].excluded.get(name) or _elsewhere(one, name) for one in self.classes]
             if any(excluded):
@@ -196,15 +208,22 @@ class NodeKinds:
                     (*reasons, reason) if reason is not None else reasons
                     for reasons, reason in zip(refused, excluded, strict=True)
                 )
-                self.of[name] = self._kind(info, room, refused)
+                self.of[name] = self._kind(info, room, refused, self.of[name].rooms)
             self.refusals[name] = refused
 
-    def _kind(self, info: NodeInfo, room: tuple[Decimal | None, ...], refusals: Refusals) -> NodeKind:
+    def _kind(
+        self,
+        info: NodeInfo,
+        room: tuple[Decimal | None, ...],
+        refusals: Refusals,
+        rooms: Sequence[Room],
+    ) -> NodeKind:
         where: Where | None = None
         if self._asking and not all(refusals):
-            where = (info, info.generation) if self._by_identity else (info.devices, 0)
+            where = (info, info.generation) if self.by_identity else (info.devices, 0)
         suits, fixed = tuple(not reasons for reasons in refusals), info.name in self.fixed
-        return self.all.setdefault((where, room, suits, fixed), NodeKind(info, where, room, suits, fixed))
+        kind = NodeKind(info, where, room, suits, fixed, () if all(refusals) else rooms)
+        return self.all.setdefault((where, room, suits, fixed, tuple(kind.rooms)), kind)
 
     def _room(self, node: Mapping[str, Any], load: Mapping[str, Decimal]) -> tuple[Decimal | None, ...]:
         """What is free of what is asked, as far as the gang could use it; with one class in whole members."""
@@ -230,6 +249,11 @@ class NodeKinds:
             <= left
             for name, left in zip(self._resources, kind.room, strict=True)
         )
+
+
+def _scores(classes: Sequence[MemberClass]) -> Sequence[NodeScore]:
+    found = [one.score for one in classes if one.score is not None]
+    return found if len(found) == len(classes) and len({one.strategy for one in found}) == 1 else ()
 
 
 def _elsewhere(one: MemberClass, node: str) -> Reason | None:

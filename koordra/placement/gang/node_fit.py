@@ -30,6 +30,7 @@ from koordra.allocator.offer import Offer
 from koordra.allocator.score import effective_policy
 from koordra.allocator.search.solution import Placed
 from koordra.effort import is_spent, spend
+from koordra.placement.candidates.node_scoring import cost_with_members
 from koordra.placement.decide import Engine
 from koordra.placement.gang.equivalence import MemberClass, NodeKind, NodeKinds
 from koordra.placement.gang.member_assignment import BARE, Alike, Fit, Rails, by_class, fit_of
@@ -68,6 +69,23 @@ class NodeFit:
         self, kind: NodeKind, rails: Rails | None = None, *, of: NodeCounts | None = None
     ) -> NodeCounts:
         """All counts that fit on a node of the kind. `of`: what it takes on all rails."""
+        found = self._counts(kind, rails, of)
+        if not self.kinds.scores:
+            return found
+        return replace(found, full={count: self._full(kind, count, rails) for count in found.takes})
+
+    def _full(self, kind: NodeKind, count: Count, rails: Rails | None) -> int:
+        """What a node of the kind with these members costs by the operator's weights."""
+
+        def placed() -> list[Placed]:
+            fit = self.fit(kind, count, rails)
+            assert fit is not None
+            return [one for own in fit.assignments for member in own for _, one in member.given]
+
+        members = list(zip(self.kinds.scores, count, strict=True))
+        return cost_with_members(members, kind.info, kind.rooms, alone=self.kinds.by_identity, placed=placed)
+
+    def _counts(self, kind: NodeKind, rails: Rails | None, of: NodeCounts | None) -> NodeCounts:
         by_table = self._takes_by_table(kind, rails)
         if by_table is not None:
             return by_table

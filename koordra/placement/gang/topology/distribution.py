@@ -134,10 +134,11 @@ class Distribution:
 def _beside(takes: NodeCounts, base: Count, ats: Sequence[int], *, fixed: bool) -> NodeCounts:
     """What the node takes of some classes when it has `base` already."""
     before = takes.takes.get(base, (0, 0))
-    found: dict[Count, tuple[int, int]] = {}
+    found, full = dict[Count, tuple[int, int]](), dict[Count, int]()
     for count, (apart, spare) in takes.takes.items():
         more = tuple([count[at] - base[at] for at in ats])
         rest = all(a == b for at, (a, b) in enumerate(zip(count, base, strict=True)) if at not in ats)
         if rest and any(more) and min(more) >= 0:
             found[more] = (max(0, apart - before[0]), spare)
-    return NodeCounts(found, fixed, takes.alone)
+            full[more] = takes.full.get(count, 0)
+    return NodeCounts(found, fixed, takes.alone, full)

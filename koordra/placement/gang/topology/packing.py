@@ -27,6 +27,8 @@ The score, most important first; each part is a whole number and less is better:
     nodes     number of nodes
     rails     number of rails that the gang's NICs are on: members on the same rails talk through one leaf
               switch (rail_minimization); not minded where the whole gang is on one node
+    full      how full the nodes that get members are by the operator's weights, summed up (`node_scoring`); 0
+              without
     spare     GPUs left free on the nodes used (best fit)
 
 What is *preferred* comes before `apart`: the domains of every level down to the one that the gang prefers
@@ -76,12 +78,14 @@ class NodeCounts:
     """What one node of a kind takes: count -> (apart, spare). The empty count is left out. `fixed`: a fixed
     member is there.
 
-    `alone`: the most members that the node takes when nothing else is asked of it (no rails).
+    `alone`: the most members that the node takes when nothing else is asked of it (no rails). `full`: what
+    the counts cost by the operator's weights, where the gang goes by them.
     """
 
     takes: Mapping[Count, tuple[int, int]]
     fixed: bool = False
     alone: int = 0
+    full: Mapping[Count, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,8 @@ class GangPacking:
         most |= domains
         most["opened"] = sum(min(members, self.domains[at]) for at in self.opened)
         most["nodes"] = used
+        full = [max(self.takes[kind].full.values(), default=0) for kind in set(self.kinds.values())]
+        most["full"] = used * max(full, default=0)
         most["spare"] = used * max((spare for _, spare in entries), default=0)
         weight = 1
         for part in reversed(most):
@@ -230,7 +236,12 @@ class GangPacking:
     def _sort(self, kind: Hashable) -> Hashable:
         if kind not in self._sorts:
             takes = self.takes[kind]
-            self._sorts[kind] = frozenset(takes.takes.items()), takes.fixed, takes.alone
+            self._sorts[kind] = (
+                frozenset(takes.takes.items()),
+                takes.fixed,
+                takes.alone,
+                frozenset(takes.full.items()),
+            )
         return self._sorts[kind]
 
     def _groups(self, domain: Domain) -> list[list[Domain | str]]:
@@ -257,9 +268,11 @@ class GangPacking:
         dtype = np.int64 if self._infeasible == _INFEASIBLE else object
         costs: Costs = np.full(shape, self._infeasible, dtype=dtype)
         costs[(0,) * costs.ndim] = 0
-        per_apart, per_node, per_spare = (self._weights[part] for part in ("apart", "nodes", "spare"))
+        parts = ("apart", "nodes", "full", "spare")
+        per_apart, per_node, per_full, per_spare = (self._weights[part] for part in parts)
         for count, (apart, spare) in counts.takes.items():
             costs[count] = apart * per_apart + (0 if counts.fixed else per_node) + spare * per_spare
+            costs[count] += counts.full.get(count, 0) * per_full
         return costs
 
     def _used(self, domain: Domain, inner: Costs) -> Costs:

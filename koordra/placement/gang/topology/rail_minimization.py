@@ -90,7 +90,7 @@ class FewerRails:
                     continue
                 tables -= 1
                 other = self.spread.packed(self._on_rails(takes, rails), rails)
-                if other.proven and other.order[:-1] == found.order[:-1] and other.size == found.size:
+                if other.proven and other.order[:-2] == found.order[:-2] and other.size == found.size:
                     return other
         return found
 
