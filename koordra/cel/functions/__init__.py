@@ -94,10 +94,6 @@ def _returning(implementation: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: lists.returned(implementation(*arguments))
 
 
-def _itself(value: Any) -> Any:
-    return lists.returned(value)
-
-
 READ: Final = {kind: f"koordra{kind.title()}" for kind in conversions.READ_FROM}
 """Conversions -> what their argument goes through before."""
 
@@ -205,7 +201,7 @@ FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
     ),
     **{
         READ[kind]: _overload("string", conversions.readable(kind), "string")
-        + tuple(((other,), other, _itself) for other in others)
+        + tuple(((other,), other, lists.returned) for other in others)
         for kind, others in conversions.READ_FROM.items()
     },
     "koordraPattern": _overload("string", conversions.pattern, "string"),
