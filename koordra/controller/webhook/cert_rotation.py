@@ -123,6 +123,8 @@ CONFIGURATIONS: Final = (
 )
 NAME: Final = "koordra"
 """Of both configurations."""
+SHARES: Final = "koordra-shares"
+"""Of the mutating configuration for what was recommended, where component profiler is installed."""
 LEGACY: Final = "koordra-legacy"
 """Of the mutating configuration for legacy pods."""
 
@@ -130,7 +132,9 @@ LEGACY: Final = "koordra-legacy"
 def inject(client: KubeClient, bundle: bytes, *, legacy: bool = False) -> bool:
     """True once all configurations that exist carry the bundle. Raises ApiError."""
     encoded = base64.b64encode(bundle).decode()
-    wanted = [(kind, NAME) for kind in CONFIGURATIONS] + ([(CONFIGURATIONS[0], LEGACY)] if legacy else [])
+    mutating = CONFIGURATIONS[0]
+    wanted = [*((kind, NAME) for kind in CONFIGURATIONS), (mutating, SHARES)]
+    wanted += [(mutating, LEGACY)] if legacy else []
     carried = [_inject(client, kind, name, encoded) for kind, name in wanted]  # all, also when one failed
     return all(carried)
 

@@ -71,5 +71,5 @@ def test_every_configuration_that_a_component_adds_names_the_certificate() -> No
         for obj in yaml.safe_load_all(path.read_text())
         if obj.get("kind") in KINDS
     ]
-    assert {obj["metadata"]["name"] for obj in added} == {"koordra-legacy"}
+    assert {obj["metadata"]["name"] for obj in added} == {"koordra-legacy", "koordra-shares"}
     assert {obj["metadata"]["annotations"][ANNOTATION] for obj in added} == named
