@@ -35,9 +35,11 @@ def allocated(name: str, *devices: str, manager: str = "koordra-controller") -> 
 
 @dataclass
 class Served:
-    """An HTTP server of this machine: what it answers, by path."""
+    """An HTTP server of this machine: what it answers, by path. `address`: where; of port 0 any that is
+    free."""
 
     answers: Callable[[str], str | None]
+    address: tuple[str, int] = ("127.0.0.1", 0)
 
     def __enter__(self) -> int:
         answers = self.answers
@@ -52,7 +54,7 @@ class Served:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer(self.address, Handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         return int(self.server.server_address[1])
 
@@ -61,17 +63,25 @@ class Served:
         self.server.server_close()
 
 
-def serve_plugin(client: KubeClient, node: str, port: int) -> None:
-    """The pod of a node's plugin, which this machine serves at the port."""
+def plugin_pod(node: str, port: int) -> Object:
+    """Of a node's plugin."""
     name = f"koordra-kubelet-plugin-{node}"
-    body: Object = {
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/component": "kubelet-plugin"}},
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "koordra-system",
+            "labels": {"app.kubernetes.io/component": "kubelet-plugin"},
+        },
         "spec": {
             "nodeName": node,
             "containers": [{"name": "plugin", "image": "x", "args": [f"--metrics-address=:{port}"]}],
         },
     }
-    made = client.create(PODS, body, namespace="koordra-system")
+
+
+def serve_plugin(client: KubeClient, node: str, port: int) -> None:
+    """As if a kubelet ran it; this machine serves the port."""
+    made = client.create(PODS, plugin_pod(node, port))
     status = {"phase": "Running", "podIP": "127.0.0.1", "startTime": "2026-11-28T10:00:00Z"}
     client.update(PODS, {**made, "status": status}, subresource="status")
 

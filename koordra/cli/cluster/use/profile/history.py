@@ -73,7 +73,7 @@ class History(Wakeable):
             self._known = {uid: one for uid, one in self._known.items() if uid in there}
         self._read_settings()
         self._tell_jobs()
-        if self.now() - self._recommended_at >= TOLD:
+        if self._recommendations.due and self.now() - self._recommended_at >= TOLD:
             self._recommend()
         if self.now() - self._forgot >= FORGETS:
             self.store.forget(before=round(self.now() - KEPT))
