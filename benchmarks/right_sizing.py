@@ -3,11 +3,13 @@ shares that were recommended (koordra.io/apply-recommendation).
 
 OpenB's pods, of which those with a share of a GPU ask for the part that they used; the rest as before. No
 trace tells use and shares of the same pods, so use is drawn: of each task (pods that ask for the same) one
-part, between a tenth and all, of beta(2, 3). `koordra` places the same arrivals, by four tables:
+part, between a tenth and all, of beta(2, 3). `koordra` places the same arrivals, by five tables:
 
     asked      learned from what the pods asked for before, and kept
     going on   the same at the start, and learning from what arrives, as a controller does
-    profiles   learned from what was used: what the profiles of the jobs would tell
+    flag       going on, as a controller does with --learn-from-profiles: the same counts, those of shares
+               moved by what pods that asked for so much will ask for (workload.foreseen)
+    used       learned from what was used, class by class: more than profiles by share can tell
     unknown    nothing at the start, learning from what arrives
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +34,7 @@ from koordra.simulation.openb import TracePod, read_nodes, read_pods
 from koordra.simulation.replay import Cluster, arrivals, cluster_of, shuffled
 
 LISTS: Final = ("default", "gpushare60", "gpushare100")
-TABLES: Final = ("asked", "going on", "profiles", "unknown")
+TABLES: Final = ("asked", "going on", "flag", "used", "unknown")
 LEAST: Final = 10
 """Thousandths of a GPU."""
 
@@ -48,6 +51,15 @@ def right_sized(pods: Sequence[TracePod], generator: np.random.Generator) -> lis
         TracePod(pod.name, pod.request._replace(milli=used.get(pod.request, pod.request.milli)))
         for pod in pods
     ]
+
+
+def moves_of(before: Sequence[TracePod], after: Sequence[TracePod]) -> dict[int, Counter[int]]:
+    """What profiles say of them: by what was asked, what will be."""
+    found = dict[int, Counter[int]]()
+    for one, again in zip(before, after, strict=True):
+        if one.request.gpus == 1 and one.request.milli < WHOLE:
+            found.setdefault(one.request.milli, Counter())[again.request.milli] += 1
+    return found
 
 
 def main() -> None:
@@ -69,7 +81,7 @@ def _of_list(folder: Path, name: str, seeds: Sequence[int]) -> dict[str, Any]:
         after = right_sized(before, np.random.default_rng(1000 + seed))
         for which in TABLES:
             reached[which].append(_replay(cluster, before, after, which, seed))
-    gains = [one - other for one, other in zip(reached["profiles"], reached["going on"], strict=True)]
+    gains = [one - other for one, other in zip(reached["flag"], reached["going on"], strict=True)]
     return {"reached": reached, "gain": statistics.fmean(gains), "gain_error": _error(gains)}
 
 
@@ -78,17 +90,23 @@ def _replay(
 ) -> float:
     """GPU given out, in percent of all, when 130 % were asked for."""
     generator, capacity = np.random.default_rng(seed), capacity_of(cluster.kinds, cluster.nodes)
-    learned = Workload.of(pod.request for pod in (after if which == "profiles" else before))
+    learned = Workload.of(pod.request for pod in (after if which == "used" else before))
+    moves = moves_of(before, after) if which == "flag" else {}
+    online = Online(capacity)
+    if which in ("going on", "flag"):
+        online.resume({"": learned})
+        online.moves = {"": moves}
+        learned = online.workload
     policy = FleetExpectedWaste(
         cluster.kinds, LearnedTable() if which == "unknown" else expected(learned, capacity)
     )
     requests = arrivals(after, cluster.capacity, generator=generator)
-    fleet, online = Fleet(cluster.kinds, shuffled(cluster.nodes, generator), policy), Online(capacity)
-    if which == "going on":
-        online.resume({"": learned})
+    fleet = Fleet(cluster.kinds, shuffled(cluster.nodes, generator), policy)
     given = 0
     for request in requests:
-        found = online.observe(request) if which in ("going on", "unknown") else None
+        if moves and request.gpus:  # who comes again with what he used is seen to use it
+            moves.setdefault(request.milli, Counter())[request.milli] += 1
+        found = online.observe(request) if which in ("going on", "flag", "unknown") else None
         if found is not None:
             policy.learn(found)
             fleet.policy_changed()
@@ -100,7 +118,7 @@ def _error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
-HEADER: Final = ("list", *TABLES, "profiles over going on", "±")
+HEADER: Final = ("list", *TABLES, "flag over going on", "±")
 
 
 def _rows(found: dict[str, Any]) -> list[Sequence[Any]]:
@@ -124,8 +142,8 @@ def _markdown(found: dict[str, Any], seeds: int) -> str:
             "",
             table(HEADER, _rows(found)),
             "",
-            "A controller that goes on from what was asked keeps old counts for some 32,768 arrivals, and that is what `profiles` gains",
-            "over it where GPUs are short (`default`); one that knows nothing gains as much. Where shares have become so small that",
-            "processors are short (the `gpushare` lists), knowing them does not help, or costs.",
+            "A controller that goes on from what was asked keeps old counts for some 32,768 arrivals. Knowing what each class uses gains over it where",
+            "GPUs are short (`default`: `used`), as does knowing nothing. What the flag knows, how many of those that asked for a share use which, is",
+            "too little: it gains nothing beyond the error. Where shares have become so small that processors are short (`gpushare100`), it costs.",
         ]
     )

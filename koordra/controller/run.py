@@ -27,6 +27,7 @@ from functools import partial
 from typing import Final
 
 from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.controller.allocation.learned.foreseen import Foreseen
 from koordra.controller.allocation.learned.leftover_store import LeftoverStore
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.writes import Writer
@@ -326,6 +327,7 @@ def _term(
         immediate=settings.immediate,
         levels=settings.levels,
     )
+    foreseen = Foreseen(client, place, now) if settings.learn_from_profiles else None
     figures = seldom(partial(reconciler.count, process.instruments, process.figures, term=stop))
 
     def one_pass() -> float | None:
@@ -339,6 +341,9 @@ def _term(
         process.instruments.plan.observe(reconciler.allocation.took)
         rest = (
             pause,
+            foreseen.sync(reconciler.allocation.placer.order, reconciler.cache.classes.values())
+            if foreseen
+            else None,
             store.save(reconciler.allocation.placer.order),
             members.sync(reconciler.allocation.imex),
             figures(),

@@ -19,8 +19,9 @@ class Settings:
     """`identity` is unique among living processes. Without `leader_elect` this process must be the only
     replica. `starves_after` and `preemption` as in reservations.py and preemption.py. `legacy`: templates of
     rewritten pods are kept (controller/legacy). `elastic_gpu`: Elastic
-    GPU's objects are served; `training_jobs`: TrainingJobs are. `peer_annotations`: pods of the shim get the
-    annotations that their old stack's readers look for. `node_metrics`: each node has series of its own
+    GPU's objects are served; `training_jobs`: TrainingJobs are. `learn_from_profiles`: the learned table
+    is made of what profiles foresee (allocation/learned/foreseen). `peer_annotations`: pods of the shim get
+    the annotations that their old stack's readers look for. `node_metrics`: each node has series of its own
     (reconcile/leader_figures). `immediate_annotation` and `immediate_devices` as in
     cache/immediate_claims; `topology_levels` as in cache/fabrics, empty: nobody says; `scoring_strategy` as
     in placement/candidates/node_scoring, empty: nodes are not weighed. `autoscale`:
@@ -35,6 +36,7 @@ class Settings:
     legacy: LegacySettings | None = None
     elastic_gpu: bool = False
     training_jobs: bool = False
+    learn_from_profiles: bool = False
     peer_annotations: bool = False
     node_metrics: bool = True
     immediate_annotation: bool = False

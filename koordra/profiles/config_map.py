@@ -1,9 +1,11 @@
 """What is recommended for the pods of each template, as it lies in the ConfigMap `koordra-recommendations`:
 by namespace, since users write all that a template is made of, and by template (template.py).
 
-    recommendations.json    {"team-a": {"0f3c...": {"memory": 11811160064, "cores": 25, "at": 1795900000}}}
+    recommendations.json    {"team-a": {"0f3c...": {"memory": 11811160064, "cores": 25, "at": 1795900000,
+                                                    "asked": [["h100-share", 42949672960, 50, 12]]}}}
 
-`memory` in bytes and `cores` in percent, of each GPU; 0 where nothing is said of it.
+`memory` in bytes and `cores` in percent, of each GPU; 0 where nothing is said of it. `asked`: shares of a
+class that its pods asked for, and how many of those that are known.
 """
 
 from __future__ import annotations
@@ -16,12 +18,26 @@ CONFIG_MAP: Final = "koordra-recommendations"
 KEY: Final = "recommendations.json"
 
 
+MOST_ASKED: Final = 2
+"""Shares that pods of one template asked for: they are one job's, before and after it was made smaller."""
+
+
+class AskedBy(NamedTuple):
+    """So many pods asked for so much of the class."""
+
+    device_class: str
+    memory: int
+    cores: int
+    pods: int
+
+
 class Recommended(NamedTuple):
     """`at`: when the template was seen last, in seconds since 1970."""
 
     memory: int = 0
     cores: int = 0
     at: int = 0
+    asked: tuple[AskedBy, ...] = ()
 
 
 Known = Mapping[str, Mapping[str, Recommended]]
@@ -47,7 +63,21 @@ def read_recommended(text: str) -> dict[str, dict[str, Recommended]]:
 def _read(said: Any) -> Recommended | None:
     if not isinstance(said, dict):
         return None
-    values = [said.get(name, 0) for name in Recommended._fields]
-    if not all(type(value) is int and 0 <= value < 1 << 62 for value in values):
+    values = [said.get(name, 0) for name in ("memory", "cores", "at")]
+    if not all(map(_is_amount, values)):
         return None
-    return Recommended(*values)
+    asked = said.get("asked")
+    found = [_asked(one) for one in asked[:MOST_ASKED]] if isinstance(asked, list) else []
+    memory, cores, at = values
+    return Recommended(memory, cores, at, tuple(one for one in found if one is not None))
+
+
+def _asked(said: Any) -> AskedBy | None:
+    if not isinstance(said, list) or len(said) != len(AskedBy._fields):
+        return None
+    name, *amounts = said
+    return AskedBy(name, *amounts) if isinstance(name, str) and all(map(_is_amount, amounts)) else None
+
+
+def _is_amount(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62

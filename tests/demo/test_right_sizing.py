@@ -147,13 +147,13 @@ class Run:
         return found()
 
     def claim_of(self, pod: Object) -> Object:
-        (name,) = map(str, objects.pod_claim_names(pod).values())
-        return self.client.get(kinds.RESOURCE_CLAIMS, name, namespace="default")
+        (name,) = objects.pod_claim_names(pod).values()
+        return self.client.get(kinds.RESOURCE_CLAIMS, str(name), namespace="default")
 
     def card_of(self, pod: Object) -> str:
         allocation = objects.status_of(self.claim_of(pod))["allocation"]
         (result,) = allocation["devices"]["results"]
-        return self.uuids[result["device"]]
+        return str(self.uuids[result["device"]])
 
     def job(self, name: str) -> Object:
         return self.client.get(kinds.TRAINING_JOBS, name, namespace="default")

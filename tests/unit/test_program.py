@@ -73,6 +73,7 @@ def test_options_of_the_controller_are_its_settings(started: list[Any]) -> None:
         "7",
     ]
     arguments += ["--preemption", "--elastic-gpu", "--training-jobs", "--peer-annotations", "--legacy-pods"]
+    arguments += ["--learn-from-profiles"]
     arguments += ["--webhook-address", ":9443", "--webhook-certificates", "/tls", "--webhook-host", "h"]
     assert CliRunner().invoke(controller.command, arguments).exception is None
     webhook, settings = started
@@ -81,6 +82,7 @@ def test_options_of_the_controller_are_its_settings(started: list[Any]) -> None:
     assert (settings.starves_after, settings.preemption, settings.elastic_gpu) == (7.0, True, True)
     assert settings.peer_annotations
     assert settings.training_jobs
+    assert settings.learn_from_profiles
     assert settings.legacy is not None
 
 

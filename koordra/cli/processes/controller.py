@@ -77,6 +77,10 @@ if TYPE_CHECKING:
 @options.flag(
     "--elastic-gpu", "Serve Elastic GPU's classes and claims (elasticgpu.io; deploy/kustomize/elastic)."
 )
+@options.flag(
+    "--learn-from-profiles",
+    "Learn placement's table from what jobs will ask for by their profiles, where their class gives it (docs/placement.md).",
+)
 @options.flag("--training-jobs", "Serve TrainingJobs (deploy/kustomize/training).")
 @options.flag(
     "--legacy-pods",

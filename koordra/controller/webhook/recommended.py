@@ -6,10 +6,8 @@ so.
                   ──> capacity.requests of its one share: memory, cores
                   ──> annotation koordra.io/asked-share: what was asked
 
-`Smaller` gives never more than was asked; `Either` also more, to a job that asks for less than it used the
-last time; `Tell` gives what was asked, and says beside what would have done. Without the annotation, which is
-the operator's, nothing is changed and nothing is looked up. Only amounts that the claim names are changed, so
-that a whole GPU is never made a share of one.
+What the words do is said in koordra/profiles/applied. Without the annotation, which is the operator's,
+nothing is changed and nothing is looked up.
 
 Recommendations are in the ConfigMap that the profiler writes, read again after FRESH seconds. A claim of
 which the pod, or the recommendation, is not known in time is stored as it asks: that works as well.
@@ -29,14 +27,11 @@ from koordra.api.objects import Fields, Object
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.controller.webhook.lookups import KnownObjects
 from koordra.errors import InvalidInput
+from koordra.profiles.applied import EITHER, SMALLER, TELL, ShareRequest, amounts_by, share_request
 from koordra.profiles.config_map import CONFIG_MAP, KEY, Known, Recommended, read_recommended
 from koordra.profiles.template import template_of
-from koordra.quantity import canonical, parse
 
 FRESH: Final = 60.0
-SMALLER: Final = "Smaller"
-EITHER: Final = "Either"
-TELL: Final = "Tell"
 
 
 @dataclass(slots=True)
@@ -54,9 +49,10 @@ class Recommendations:
         """The very same claim where nothing is to be changed."""
         if claim.get("kind") != RESOURCE_CLAIMS.kind:
             return claim
-        share = _share(claim, self.lookups.classes())
+        share = share_request(objects.spec_of(claim))
+        word = "" if share is None else self._word(share.device_class)
         pod_name = _pod_of(claim)
-        if share is None or not pod_name:
+        if share is None or not word or not pod_name:
             return claim
         known = self._recommended().get(objects.namespace(claim))
         pod = self.lookups.ask(PODS, objects.namespace(claim), pod_name) if known else None
@@ -64,7 +60,13 @@ class Recommendations:
             return claim
         template = template_of(pod)
         found = known.get(template)
-        return claim if found is None else with_share(claim, share, found, template=template)
+        return claim if found is None else with_share(claim, share, word, found, template=template)
+
+    def _word(self, device_class: str) -> str:
+        """Empty where the class does not say it."""
+        marks = objects.annotations_of(self.lookups.classes().get(device_class) or {})
+        word = str(marks.get(names.APPLY_RECOMMENDATION))
+        return word if word in (SMALLER, EITHER, TELL) else ""
 
     def _recommended(self) -> Known:
         with self._lock:
@@ -74,35 +76,6 @@ class Recommendations:
                 self._known = read_recommended(str(data.get(KEY) or ""))
                 self._until = self.clock() + FRESH
             return self._known
-
-
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """The one request of a claim that names amounts of a GPU, of a class that lets them be changed."""
-
-    at: int
-    request: str
-    asked: Mapping[str, str]
-    word: str
-
-
-def _share(claim: Object, classes: Mapping[str, Object]) -> _Share | None:
-    """None also where there are several, of which nobody knows what each used."""
-    found = list[_Share]()
-    devices = objects.fields(objects.spec_of(claim).get("devices"))
-    for at, each in enumerate(objects.mappings(devices.get("requests"))):
-        exactly = objects.fields(each.get("exactly"))
-        said = objects.fields(objects.fields(exactly.get("capacity")).get("requests"))
-        asked = {
-            name: str(said[name]) for name in (names.CAPACITY_MEMORY, names.CAPACITY_CORES) if name in said
-        }
-        allows = objects.annotations_of(classes.get(str(exactly.get("deviceClassName"))) or {})
-        word = allows.get(names.APPLY_RECOMMENDATION)
-        if asked and word not in (SMALLER, EITHER, TELL):
-            return None
-        if asked:
-            found.append(_Share(at, str(each.get("name")), asked, str(word)))
-    return found[0] if len(found) == 1 else None
 
 
 def _owner(claim: Object) -> Fields:
@@ -118,34 +91,31 @@ def _is_of(claim: Object, pod: Object) -> bool:
     return _owner(claim).get("uid") == objects.uid(pod)
 
 
-def with_share(claim: Object, share: _Share, found: Recommended, *, template: str) -> Object:
+def with_share(claim: Object, share: ShareRequest, word: str, found: Recommended, *, template: str) -> Object:
     """The claim with what is recommended; the very same one where that is no other amount."""
-    wanted = {names.CAPACITY_MEMORY: found.memory, names.CAPACITY_CORES: found.cores}
     try:
-        given = {
-            name: canonical(wanted[name])
-            for name, asked in share.asked.items()
-            if wanted[name]
-            and (wanted[name] < parse(asked) or (share.word != SMALLER and wanted[name] > parse(asked)))
-        }
+        given = amounts_by(word, share.amounts, found)
     except InvalidInput:
         return claim  # the API server says what is wrong with it
     if not given:
         return claim
-    if share.word == TELL:
-        return _told(claim, names.RECOMMENDED_SHARE, share, given, template)
+    if word == TELL:
+        return _told(claim, names.RECOMMENDED_SHARE, {"request": share.name, **given, "template": template})
     devices = objects.fields(objects.spec_of(claim)["devices"])
     requests = [dict(each) for each in objects.mappings(devices["requests"])]
     exactly = objects.fields(requests[share.at]["exactly"])
     capacity = objects.fields(exactly["capacity"])
     amounts = {**objects.fields(capacity["requests"]), **given}
     requests[share.at]["exactly"] = {**exactly, "capacity": {**capacity, "requests": amounts}}
-    told = _told(claim, names.ASKED_SHARE, share, share.asked, template)
-    return {**told, "spec": {**objects.spec_of(claim), "devices": {**devices, "requests": requests}}}
+    asked = {"request": share.name, **share.amounts, "template": template}
+    spec = {**objects.spec_of(claim), "devices": {**devices, "requests": requests}}
+    return {**_told(claim, names.ASKED_SHARE, asked), "spec": spec}
 
 
-def _told(claim: Object, annotation: str, share: _Share, amounts: Mapping[str, str], template: str) -> Object:
+def _told(claim: Object, annotation: str, said: Mapping[str, str]) -> Object:
     metadata = objects.metadata(claim)
-    text = json.dumps({"request": share.request, **amounts, "template": template}, sort_keys=True)
-    annotations = {**objects.fields(metadata.get("annotations")), annotation: text}
+    annotations = {
+        **objects.fields(metadata.get("annotations")),
+        annotation: json.dumps(said, sort_keys=True),
+    }
     return {**claim, "metadata": {**metadata, "annotations": annotations}}

@@ -7,7 +7,7 @@ profiles that would serve it (`slices`). Of a firstAvailable list the first alte
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from math import ceil, prod
 from typing import Final
@@ -108,9 +108,16 @@ def _takes_cards(wanted: RequestAlternative) -> bool:
 def _share(wanted: RequestAlternative, memory: Decimal) -> int:
     amounts = {name.rpartition("/")[2]: amount for name, amount in (wanted.spec.capacity or {}).items()}
     parts = [] if wanted.memory_percent is None else [Decimal(wanted.memory_percent) / 100]
+    return WHOLE if wanted.whole else share_of(amounts, memory, parts)
+
+
+def share_of(amounts: Mapping[str, Decimal], memory: Decimal, parts: Sequence[Decimal] = ()) -> int:
+    """Thousandths of a GPU with so much `memory` that these amounts of it are, and these `parts`; all of it
+    where nothing is said of memory."""
+    parts = [*parts]
     if names.CAPACITY_MEMORY in amounts and memory:
         parts.append(amounts[names.CAPACITY_MEMORY] / memory)
-    if not parts or wanted.whole:
+    if not parts:
         return WHOLE
     if names.CAPACITY_CORES in amounts:
         parts.append(amounts[names.CAPACITY_CORES] / 100)

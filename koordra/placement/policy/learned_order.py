@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from operator import is_
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from koordra.allocator.devices.inventory import Usage
@@ -34,7 +34,7 @@ from koordra.allocator.score import effective_policy
 from koordra.api import objects
 from koordra.errors import KoordraError
 from koordra.placement.free_amounts.node_devices import NodeDevices, devices_of_pools, size_of
-from koordra.placement.free_amounts.request_mapping import counted, request_of
+from koordra.placement.free_amounts.request_mapping import counted, request_of, share_of
 from koordra.placement.free_amounts.state import FreeAmounts, Request
 from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.mig.profiles import NO_PROFILES, Profiles
@@ -65,6 +65,16 @@ class InUse:
     resolved: ResolvedGroup
     pods: int = 0
     uids: list[str] = field(default_factory=list)
+
+
+class ComesAgain(NamedTuple):
+    """Of pods that asked for a share by these amounts (`memory` in bytes, `cores` in percent), how many will
+    ask for which."""
+
+    namespace: str
+    asked: Mapping[str, Decimal]
+    wanted: Mapping[str, Decimal]
+    pods: int
 
 
 @dataclass(frozen=True)
@@ -265,6 +275,21 @@ class LearnedOrder:
                 self.know(table)
                 return True
         return False
+
+    def foresee(self, again: Iterable[ComesAgain]) -> bool:
+        """What is known of jobs that come again, in place of what was. True when the table was made anew by
+        it."""
+        moves = defaultdict[str, dict[int, Counter[int]]](dict)
+        for one in again:
+            asked, wanted = (share_of(amounts, self._memory) for amounts in (one.asked, one.wanted))
+            moves[one.namespace].setdefault(asked, Counter())[wanted] += one.pods
+        if moves == self.online.moves:
+            return False
+        self.online.moves = dict(moves)
+        if not self.table.pods:
+            return False
+        self.know(expected(self.online.workload, self.online.capacity))
+        return True
 
     def know(self, table: LearnedTable) -> None:
         """Use this table from now on."""

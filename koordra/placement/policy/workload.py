@@ -251,8 +251,37 @@ def together(of: Mapping[str, Workload]) -> Workload:
     return Workload((+pooled).items())
 
 
+Moves = Mapping[str, Mapping[int, Mapping[int, int]]]
+"""By namespace and thousandths of a GPU that pods asked for: of how many of them the jobs will ask for how
+many thousandths when they come again."""
+
+
+def foreseen(of: Mapping[str, Workload], moves: Moves) -> dict[str, Workload]:
+    """What will be asked for: the counts of shares in the parts of the moves. Who has no profile is taken to
+    do what those did that asked for the same share; what is of its right size moves to itself, so nothing is
+    moved twice."""
+    return {
+        namespace: _moved(workload, moves[namespace]) if moves.get(namespace) else workload
+        for namespace, workload in of.items()
+    }
+
+
+def _moved(workload: Workload, moves: Mapping[int, Mapping[int, int]]) -> Workload:
+    found = Counter[Request]()
+    for request, count in workload.counts.items():
+        is_share = request.gpus == 1 and request.milli < WHOLE
+        to = (moves.get(request.milli) if is_share else None) or {request.milli: 1}
+        left, pods = count, sum(to.values())
+        for milli, part in sorted(to.items()):
+            moved = left * part // pods
+            found[request._replace(milli=milli)] += moved
+            left, pods = left - moved, pods - part
+    return Workload((+found).items())
+
+
 class Online:
-    """Learns at once, from what arrives. `capacity`: GPUs by model; `of`: what was counted, by namespace.
+    """Learns at once, from what arrives. `capacity`: GPUs by model; `of`: what was counted, by namespace;
+    `moves`: what of it will be asked for otherwise.
 
     A namespace forgets by its own horizon, and where there are more classes than _MOST_CLASSES, the namespace
     with the most of them forgets half.
@@ -261,11 +290,13 @@ class Online:
     def __init__(self, capacity: Mapping[str, int]) -> None:
         self.capacity = capacity
         self.of: dict[str, Workload] = {}
+        self.moves: Moves = {}
         self._arrived, self._next = 0, _FIRST_LOOK
 
     @property
     def workload(self) -> Workload:
-        return together(self.of)
+        """By which the table is made."""
+        return together(foreseen(self.of, self.moves))
 
     def observe(self, request: Request, namespace: str = "") -> LearnedTable | None:
         """Count the request; a table that was made anew, where it is time for one."""

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from koordra.profiles.config_map import Recommended, read_recommended
+from koordra.profiles.config_map import AskedBy, Recommended, read_recommended
 
 
 def test_it_is_read() -> None:
@@ -26,3 +26,20 @@ def test_what_cannot_be_an_amount_is_left_out(value: object) -> None:
     good = {"memory": 1, "cores": 2, "at": 3}
     text = json.dumps({"a": {"bad": {**good, "cores": value}, "good": good}})
     assert read_recommended(text) == {"a": {"good": Recommended(1, 2, 3)}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ([["share", 40, 50, 3]], (AskedBy("share", 40, 50, 3),)),
+        ([["share", 40, 50, -3], ["share", 40, 50], [5, 1, 1, 1], "x", ["b", 1, 0, 2]], ()),
+        ([["b", 1, 0, 2], 7, ["c", 1, 0, 2]], (AskedBy("b", 1, 0, 2),)),
+        ("share", ()),
+        (None, ()),
+    ],
+)
+def test_of_what_was_asked_only_what_can_be_is_read(asked: object, found: tuple[AskedBy, ...]) -> None:
+    text = json.dumps({"a": {"t": {"memory": 11, "asked": asked}}})
+    assert read_recommended(text) == {"a": {"t": Recommended(11, asked=found)}}
+    again = json.dumps({"a": {"t": Recommended(11, asked=found)._asdict()}})
+    assert read_recommended(again) == {"a": {"t": Recommended(11, asked=found)}}

@@ -8,22 +8,36 @@ another's before his own.
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from koordra.api import objects
+from koordra.api import names, objects
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.cluster.use.plugin_readings import NAMESPACE
+from koordra.errors import InvalidInput
 from koordra.kube.client import KubeClient
-from koordra.profiles.config_map import CONFIG_MAP, KEY, Known, Recommended, read_recommended
-from koordra.profiles.kept import profiles_of
+from koordra.profiles.applied import share_request
+from koordra.profiles.config_map import (
+    CONFIG_MAP,
+    KEY,
+    MOST_ASKED,
+    AskedBy,
+    Known,
+    Recommended,
+    read_recommended,
+)
+from koordra.profiles.kept import KeptProfile
 from koordra.profiles.profile import pooled, use_of
 from koordra.profiles.recommendation import needed
 from koordra.profiles.store import ProfileStore
+from koordra.quantity import to_int
 
 MOST_TEMPLATES: Final = 64
-MOST: Final = 4000
-"""Of some 80 bytes each."""
+MOST: Final = 3000
+"""Of 300 bytes each at the most, with usual names of classes; a ConfigMap holds a megabyte."""
 AT_ONCE: Final = 50
 """Templates that one turn looks at."""
 
@@ -61,11 +75,27 @@ class Recommendations:
         return read_recommended(str(objects.fields(found.get("data")).get(KEY) or ""))
 
     def _of(self, namespace: str, template: str) -> Recommended | None:
-        pods = [
-            pod for one, _ in profiles_of(self.store.of_template(namespace, template)) for pod in one.pods
-        ]
-        found = needed(use_of(pooled(pod.summaries for pod in pods)))
-        return None if found is None else Recommended(*found, at=max(pod.until for pod in pods))
+        kept = self.store.of_template(namespace, template)
+        found = needed(use_of(pooled(one.profile.summaries for one in kept)))
+        if found is None:
+            return None
+        return Recommended(*found, at=max(one.profile.until for one in kept), asked=asked_by(kept))
+
+
+def asked_by(kept: Iterable[KeptProfile]) -> tuple[AskedBy, ...]:
+    """The shares that most of the pods asked for, by their claims."""
+    counted = Counter[tuple[str, int, int]]()
+    for one in kept:
+        shares = [share for spec in one.claims.values() if (share := share_request(spec)) is not None]
+        with suppress(InvalidInput):
+            for share in shares if len(shares) == 1 else ():
+                memory, cores = (
+                    to_int(share.amounts.get(name, "0"))
+                    for name in (names.CAPACITY_MEMORY, names.CAPACITY_CORES)
+                )
+                counted[share.device_class, memory, cores] += 1
+    ranked = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(AskedBy(*asked, pods) for asked, pods in ranked[:MOST_ASKED])
 
 
 def bounded(known: Known) -> dict[str, dict[str, Recommended]]:
