@@ -325,6 +325,33 @@ def test_no_node_costs_the_cluster_less_than_its_bound(chapter: int) -> None:
     assert placed > 80
 
 
+@pytest.mark.parametrize("policy", [one for one in SCORED if one != "FragmentationAware"])
+@pytest.mark.parametrize("chapter", range(HUNDREDS))
+def test_no_placement_costs_less_than_what_is_said_of_its_node(policy: str, chapter: int) -> None:
+    """Of shares on cards that are not alike, one or several, before a search."""
+    compared = 0
+    for number in range(60):
+        draw = random.Random(f"before {chapter} {number}")
+        engine, nodes = engine_for(policy=policy), [uneven(draw, f"n{at}") for at in range(2)]
+        Manifests.of([*machines.device_classes(), *(one for own in nodes for one in own)]).fill(engine.index)
+        asked = []
+        for at in range(draw.choice((1, 1, 2))):
+            amounts = {"memory": f"{draw.randint(1, 30)}Gi", "cores": f"{draw.randint(0, 6)}0"}
+            asked.append(machines.request(f"r{at}", "gpu", draw.choice((1, 1, 2)), capacity=amounts))
+        resolved = engine.resolve(ClaimGroup((ResourceClaim.from_dict(machines.claim("c", *asked)),)))
+        engine.settle()
+        for info in engine.index.nodes.values():
+            offer = engine.search(resolved, info, engine.index.taken).offer
+            least = resolved.request_class.bound.least(info, engine.index.taken)
+            if offer is None:
+                continue
+            assert least is not None, number
+            assert least.claim <= offer.cost.claim, number
+            assert least.cluster[-1] <= offer.cost.cluster[-1], number
+            compared += 1
+    assert compared > 30
+
+
 def decide_sixty() -> None:
     for twenty in range(3):
         test_bounds_change_no_decision(twenty)

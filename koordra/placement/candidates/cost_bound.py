@@ -11,7 +11,9 @@ Per request class and NodeClass, worked out once: which devices each request cou
                                                      room for the amounts together
     compactness                                      groups that so many GPUs are spread over at least
     leftover of the node                             what its GPUs leave now, less the most that the group can
-                                                     take
+                                                     take; spreading, what is used of them with the request
+                                                     that adds most at least
+    shares on cards, spreading                       what each finds used on the emptiest card, with its own
 
 Everything else counts as nothing, so the bound is never above the cost. Where a class's devices cannot be
 told (pools with devices elsewhere, selectors that read identities), it is zero.
@@ -92,6 +94,7 @@ class CostBound:
         effective = effective_policy([claim.placement for claim in asked], policy)
         self._asked, self._features, self._first_fit = asked, features, policy is None
         self._spreads = effective.node is NodePolicy.SPREAD
+        self._shares_apart = effective.device is DevicePolicy.SPREAD
         self._aware = effective.device is DevicePolicy.TOPOLOGY_AWARE
         self._nearness, self._compactness = (NEARNESS, COMPACTNESS) if self._aware else (1, 1)
         self._shares = CONSUMABLE_CAPACITY in features
@@ -120,12 +123,43 @@ class CostBound:
         used = [_used(device, use) for device, use in on if device.kind == GPU]
         total, left = UNIT * len(used), UNIT * len(used) - sum(used)
         if self._spreads:
-            share = 1000 * max(0, sum(used) - len(used)) // total if total else 0
+            added = max([self._added(request, on) for request in certain], default=0)
+            share = 1000 * max(0, sum(used) - len(used) + added) // total if total else 0
         else:
             share = max(0, 1000 * (left - known.taken) // total) if total else 0
+        if self._shares_apart:
+            share += sum([self._on_emptiest(request, on) for request in certain])
         gpus = _gpus_needed(known, on)
         selection = known.distance * gpus + known.together[gpus]
         return CostPair(selection, (share,)) if self._aware else CostPair(0, (selection + share,))
+
+    def _added(self, request: _Request, on: _On) -> int:
+        """By how much what is used of the node's GPUs grows with the request, at least."""
+        if not request.shares:
+            return 0
+        return min(
+            [
+                max(0, self._with(*on[at], amounts) - _used(*on[at]) - 1)
+                for at, amounts in request.devices
+                if self._has_room(*on[at], amounts)
+            ]
+        )
+
+    def _on_emptiest(self, request: _Request, on: _On) -> int:
+        """Thousandths that each share of the request finds used of its device at least, its own included."""
+        shared = [on[at][0].device.allow_multiple_allocations for at, _ in request.devices]
+        if not request.shares or not all(shared):
+            return 0
+        parts = [
+            self._with(*on[at], amounts) - 1
+            for at, amounts in request.devices
+            if self._has_room(*on[at], amounts)
+        ]
+        return request.shares * max(0, 1000 * min(parts) // UNIT)
+
+    def _with(self, offered: PublishedDevice, use: DeviceUse, amounts: Amounts) -> int:
+        """Millionths of the device that are in use with these amounts of it, rounded up."""
+        return _part(offered, total_of((use.consumed, amounts)) if use.consumed else amounts)
 
     def choices(self, info: NodeInfo, taken: Usage, *, alone: bool) -> Iterator[tuple[DeviceID, Amounts]]:
         """Devices of the node that have room for a request, with what it takes of them. `alone`: what serves
