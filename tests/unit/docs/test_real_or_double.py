@@ -1,6 +1,6 @@
-"""Every table of the docs that compares, or claims how koordra behaves, says what that rests on: *real* (which
-part, which version), *double*, or *read*. Where a column is koordra's, each of its cells says so; in other
-tables each row. The others' columns rest on one thing together, which is said beside the table."""
+"""Every table of the docs that compares, or claims how koordra behaves, says what that rests on: *real*
+(which part, which version), *double*, or *read*. Where a column is koordra's, each of its cells says so; in
+other tables each row. The others' columns rest on one thing together, which is said beside the table."""
 
 from __future__ import annotations
 
