@@ -1,10 +1,11 @@
-"""The wheels and the source distributions in a bare Debian: nothing but Python is there, and no checkout.
-What they depend on comes from the folder that pip fills on this machine."""
+"""The wheels and the source distributions in a bare Debian, where nothing but Python is; and then a checkout,
+with what README names and no more. What they depend on comes from folders that pip fills on this machine."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -66,15 +67,16 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(into)]
         subprocess.run(command, cwd=project, capture_output=True, check=True)
     wheels = [*into.glob("*.whl"), "hatchling"]
-    got = subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "-d", into, *wheels],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    download(into, *wheels)
+    return into
+
+
+def download(into: Path, *wanted: str | Path) -> None:
+    """Wheels of these and of what they need, or the test is skipped."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "-d", into, *wanted]
+    got = subprocess.run(command, capture_output=True, text=True, check=False)
     if got.returncode:
         pytest.skip(f"no wheels of what koordra depends on: {got.stderr[-300:]}")
-    return into
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +136,26 @@ def test_an_example_runs(bare: BareRoot) -> None:
         bare.done("koordra", "demo", "--example", EXAMPLE, "-o", "json", "--timeout", str(LONGEST // 2))
     )
     assert said
+
+
+def test_a_checkout_shows_a_placement_as_the_readme_says(bare: BareRoot) -> None:
+    """By the packages and the command that README names; `make demo` makes its environment itself."""
+    readme = (ROOT / "README.md").read_text()
+    (named,) = re.findall(r"`apt install ([^`]+)`", readme)
+    install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *named.split()]
+    got = bare.run("env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", *install)
+    if got.returncode:
+        pytest.skip(f"Debian's packages cannot be had: {got.stderr[-300:]}")
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    for name in tracked.decode().rstrip("\0").split("\0"):
+        (bare.folder / "koordra" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, bare.folder / "koordra" / name, follow_symlinks=False)
+    download(bare.folder / "pinned", "--require-hashes", "-r", ROOT / "requirements" / "run.txt")
+    assert "\n    make demo " in readme
+    in_checkout = ["env", "-C", "/koordra", "PIP_NO_INDEX=1", "PIP_FIND_LINKS=/pinned"]
+    shown = bare.done(*in_checkout, "make", "demo")
+    assert re.search(r"^inference +node-\d +PXB +gpu: ", shown, re.MULTILINE)
+    assert bare.done("/koordra/.venv/bin/koordra", "version").startswith(f"koordra {__version__}, ")
 
 
 def test_the_source_distributions_make_the_same_wheels(packages: Path, tmp_path: Path) -> None:

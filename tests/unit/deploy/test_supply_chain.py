@@ -50,6 +50,7 @@ def needs(lock: str) -> list[Requirement]:
         Requirement(line)
         for line in {
             "image.txt": project["dependencies"],
+            "run.txt": [*project["dependencies"], *PROJECT["build-system"]["requires"], "editables"],
             "dev.txt": [*project["dependencies"], *extras["dev"]],
             "build.txt": PROJECT["build-system"]["requires"],
             "tools.txt": (ROOT / "requirements" / "tools.in").read_text().split(),
@@ -90,6 +91,12 @@ def test_the_image_holds_the_versions_that_are_tested() -> None:
         tested.setdefault(canonicalize_name(pin.name), set()).add(str(pin.specifier))
     for pin, _ in locked("image.txt"):
         assert str(pin.specifier) in tested[canonicalize_name(pin.name)], pin
+
+
+def test_the_demo_runs_with_part_of_what_is_tested() -> None:
+    """So that `make setup` after `make demo` adds to the environment, and changes nothing in it."""
+    tested = [(str(pin), hashes) for pin, hashes in locked("dev.txt")]
+    assert all((str(pin), hashes) in tested for pin, hashes in locked("run.txt"))
 
 
 def test_the_image_stands_on_a_digest_and_installs_by_hash() -> None:
