@@ -69,9 +69,8 @@ class ProcessGroup:
             if running.restart_at is None and running.process.poll() is not None:
                 running.deaths = 1 if now - running.started > STEADY else running.deaths + 1
                 if running.deaths >= TOO_OFTEN:
-                    raise ClusterError(
-                        f"{name} ended {running.deaths} times; its last words:\n{self.last_words(name)}"
-                    )
+                    self.say_last_words(name)
+                    raise ClusterError(f"{name} ended {running.deaths} times; its last words are above")
                 pause = 0.0 if running.deaths == 1 else min(0.2 * 2**running.deaths, 5.0)
                 running.restart_at = now + pause
                 self._say(f"{name} ended ({_ending(running.process.returncode)}); starting it again")
@@ -95,13 +94,14 @@ class ProcessGroup:
                 running.process.wait()
         self._running.clear()
 
-    def last_words(self, name: str, lines: int = 15) -> str:
-        """The end of a program's log."""
+    def say_last_words(self, name: str, lines: int = 15) -> None:
+        """The end of a program's log, line by line."""
         try:
             text = (self._logs / f"{name}.log").read_text(errors="replace")
         except OSError:
-            return "(no log)"
-        return "\n".join(text.splitlines()[-lines:])
+            text = ""
+        for line in text.splitlines()[-lines:] or ("nothing",):
+            self._say(f"{name} said: {line}")
 
     def _command(self, program: Program) -> list[str]:
         return [sys.executable, "-m", "koordra", *program.arguments]

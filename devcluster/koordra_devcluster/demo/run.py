@@ -229,9 +229,8 @@ class Demo:
                 if look():
                     return
             if self._elapsed() > self._timeout:
-                raise ClusterError(
-                    f"{what} did not come up; the controller's last words:\n{self.processes.last_words('controller')}"
-                )
+                self.processes.say_last_words("controller")
+                raise ClusterError(f"{what} did not come up; the controller's last words are above")
             self.rest(POLL)
 
     def _elapsed(self) -> float:
@@ -245,8 +244,8 @@ class Demo:
                     client.version()
                     return client
             self.rest(0.05)
-        words = self.processes.last_words("control-plane")
-        raise ClusterError(f"the API server did not come up; its last words:\n{words}")
+        self.processes.say_last_words("control-plane")
+        raise ClusterError("the API server did not come up; its last words are above")
 
     def _observe(self, client: KubeClient) -> report.Observation:
         """The cluster's objects; the API server may be on its way back after a restart."""

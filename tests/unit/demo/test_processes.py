@@ -65,15 +65,16 @@ def test_a_killed_process_is_started_again(group: SleepingGroup, said: list[str]
 
 
 def test_what_keeps_dying_is_given_up_with_its_last_words(
-    group: SleepingGroup, monkeypatch: pytest.MonkeyPatch
+    group: SleepingGroup, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "TOO_OFTEN", 3)
-    group.start(Program("bad", ("sh", "-c", "echo no such card; exit 3")))
+    group.start(Program("bad", ("sh", "-c", "echo no such card; echo look; exit 3")))
     deadline = time.monotonic() + PATIENCE
-    with pytest.raises(ClusterError, match="no such card"):  # noqa: PT012
+    with pytest.raises(ClusterError, match="bad ended 3 times; its last words are above"):  # noqa: PT012
         while time.monotonic() < deadline:
             group.supervise()
             time.sleep(0.02)
+    assert said[-2:] == ["bad said: no such card", "bad said: look"]
 
 
 def test_deaths_far_apart_do_not_add_up(group: SleepingGroup, monkeypatch: pytest.MonkeyPatch) -> None:
