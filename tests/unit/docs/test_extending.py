@@ -1,6 +1,6 @@
-"""The worked examples of docs/extending.md. The dialect is run by tests/unit/compat/test_new_dialect.py,
-backends by tests/unit/kubelet_plugin/test_third_party_isolation.py, NRI plugins by
-tests/unit/nri/test_example.py."""
+"""The worked examples of docs/extending.md. The dialect is run by tests/unit/compat/test_new_dialect.py, the
+store of profiles by tests/unit/profiles/test_store.py, backends by test_third_party_isolation.py and
+test_devices_on_no_node.py of tests/unit/kubelet_plugin, NRI plugins by tests/unit/nri/test_example.py."""
 
 from __future__ import annotations
 
@@ -43,3 +43,12 @@ def test_the_files_that_a_device_kind_changes_are_there() -> None:
     named = re.findall(r"`((?:koordra|deploy)/[a-z_/.]+)`", section)
     assert len(named) > 5
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_every_section_with_code_is_run_by_a_test() -> None:
+    sections = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]
+    shown = {one.partition("\n")[0] for one in sections if "\n```" in one}
+    assert len(shown) == 5
+    sources = [path.read_text() for path in (ROOT / "tests" / "unit").rglob("test_*.py")]
+    text = "\n".join(one for one in sources if "worked_example(" in one)
+    assert not [heading for heading in shown if f'"{heading}"' not in text]

@@ -1,4 +1,5 @@
-"""A made-up backend of another package: one folder and one entry point, and claims can name it everywhere."""
+"""The worked example of docs/isolation-backends.md, a backend of another package: one folder and one entry
+point, and claims can name it everywhere."""
 
 from __future__ import annotations
 
@@ -23,24 +24,12 @@ from koordra.placement import plan
 from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, parameters, uid
 from tests.patience import PATIENCE
 from tests.unit.allocator import machines
+from tests.unit.docs.worked_examples import PAGE, worked_example
 from tests.unit.kubelet_plugin.conftest import Discovery, PluginNode, prepare, ref_of
 
-BACKEND = """
-from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
-from koordra.kubelet_plugin.isolation.backend import IsolationBackend, Realised
-
-
-class FairyDust(IsolationBackend):
-    name = "fairy-dust"
-
-    def prepare(self, share, config, keep):
-        return Realised(ContainerEdits(env=(("FAIRY_DUST", str(share.memory_bytes)),)))
-
-    def unprepare(self, share):
-        pass
-"""
-ENTRY_POINT = "[koordra.isolation]\nfairy-dust = fairy_dust:FairyDust\n"
-CONFIG = {"apiVersion": "koordra.io/v1alpha1", "kind": "GpuConfig", "isolation": "fairy-dust"}
+BACKEND = worked_example("A backend of your own", "python", page=PAGE.with_name("isolation-backends.md"))
+ENTRY_POINT = "[koordra.isolation]\nacme = acme:Acme\n"
+CONFIG = {"apiVersion": "koordra.io/v1alpha1", "kind": "GpuConfig", "isolation": "acme"}
 
 
 @pytest.fixture
@@ -48,9 +37,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     """The package as pip would have installed it."""
     site = tmp_path / "site-packages"
     files = {
-        "fairy_dust/__init__.py": BACKEND,
-        "fairy_dust-1.0.dist-info/entry_points.txt": ENTRY_POINT,
-        "fairy_dust-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: fairy-dust\nVersion: 1.0\n",
+        "acme/__init__.py": BACKEND,
+        "acme-1.0.dist-info/entry_points.txt": ENTRY_POINT,
+        "acme-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n",
     }
     for name, text in files.items():
         (site / name).parent.mkdir(parents=True, exist_ok=True)
@@ -58,59 +47,59 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.syspath_prepend(str(site))
     isolations.cache_clear()
     yield site
-    sys.modules.pop("fairy_dust", None)
+    sys.modules.pop("acme", None)
     isolations.cache_clear()
 
 
 def test_without_the_package_nobody_knows_the_word() -> None:
     isolations.cache_clear()
-    with pytest.raises(InvalidParameters, match="'fairy-dust' is not allowed"):
+    with pytest.raises(InvalidParameters, match="'acme' is not allowed"):
         decode(CONFIG, object="x", field="p")
-    with pytest.raises(InvalidInput, match="no backend is called 'fairy-dust'"):
-        node_policy(["fairy-dust"])
+    with pytest.raises(InvalidInput, match="no backend is called 'acme'"):
+        node_policy(["acme"])
 
 
 def test_one_folder_and_one_entry_point_are_all_it_takes(installed: Path) -> None:
     own = [path for path in installed.rglob("*") if path.is_file() and path.name != "METADATA"]
-    assert sorted(path.parent.name for path in own) == ["fairy_dust", "fairy_dust-1.0.dist-info"]
-    assert decode(CONFIG, object="x", field="p") == GpuConfig(isolation="fairy-dust")
-    assert node_policy(["fairy-dust"]) == IsolationPolicy(("fairy-dust",))
-    assert backends().get("fairy-dust") is not None
+    assert sorted(path.parent.name for path in own) == ["acme", "acme-1.0.dist-info"]
+    assert decode(CONFIG, object="x", field="p") == GpuConfig(isolation="acme")
+    assert node_policy(["acme"]) == IsolationPolicy(("acme",))
+    assert backends().get("acme") is not None
 
 
 def test_it_is_published_allocated_and_prepared(
     installed: Path, tmp_path: Path, discovery: Discovery
 ) -> None:
-    policy = node_policy(["fairy-dust"]).among(backends())
+    policy = node_policy(["acme"]).among(backends())
     node = PluginNode(tmp_path, inventory_of(discovery, offering=Offering(isolation=policy)))
     attributes = node.inventory.attributes(GPU_0)
-    assert attributes["koordra.io/isolationFairyDust"] is True
+    assert attributes["koordra.io/isolationAcme"] is True
 
     wanted = machines.claim(
         "c",
         machines.request("gpu", capacity={"memory": "1Gi"}),
-        configs=[machines.config("GpuConfig", isolation="fairy-dust")],
+        configs=[machines.config("GpuConfig", isolation="acme")],
     )
-    devices = [machines.gpu(0, place=machines.place(0), isolationNone=False, isolationFairyDust=True)]
+    devices = [machines.gpu(0, place=machines.place(0), isolationNone=False, isolationAcme=True)]
     found = plan([*machines.device_classes(), machines.node(), machines.slice_of(devices), wanted])
     assert "default/c" in found.allocations
 
-    asks = claim(1, gpu("gpu", GPU_0, "1Gi"), config=[parameters("GpuConfig", isolation="fairy-dust")])
+    asks = claim(1, gpu("gpu", GPU_0, "1Gi"), config=[parameters("GpuConfig", isolation="acme")])
     prepare(node, asks)
-    assert node.record(uid(1))["devices"][0]["env"]["FAIRY_DUST"] == str(1 << 30)
+    assert node.record(uid(1))["devices"][0]["env"]["ACME_LIMIT"] == str(1 << 30)
 
 
-WET = "raise RuntimeError('the dust is wet')"
-PREPARES = 'return Realised(ContainerEdits(env=(("FAIRY_DUST", str(share.memory_bytes)),)))'
+WET = "raise RuntimeError('the library is away')"
+PREPARES = 'return Realised(ContainerEdits(env=(("ACME_LIMIT", str(share.memory_bytes)),)))'
 RAISING = BACKEND.replace("pass", WET).replace(PREPARES, WET)
 
 
 def node_with(installed: Path, source: str, discovery: Discovery) -> PluginNode:
     """A node with this backend, a claim of it and one of koordra's."""
-    (installed / "fairy_dust/__init__.py").write_text(source)
-    policy = node_policy(["fairy-dust"]).among(backends())
+    (installed / "acme/__init__.py").write_text(source)
+    policy = node_policy(["acme"]).among(backends())
     node = PluginNode(installed.parent, inventory_of(discovery, offering=Offering(isolation=policy)))
-    dusted = [parameters("GpuConfig", isolation="fairy-dust")]
+    dusted = [parameters("GpuConfig", isolation="acme")]
     node.claims.put(claim(1, gpu("gpu", GPU_0, "1Gi"), config=dusted))
     node.claims.put(claim(2, gpu("gpu", GPU_1)))
     return node
@@ -119,12 +108,10 @@ def node_with(installed: Path, source: str, discovery: Discovery) -> PluginNode:
 def test_one_that_raises_is_an_error_of_its_claims_alone(installed: Path, discovery: Discovery) -> None:
     node = node_with(installed, RAISING, discovery)
     plugin = node.plugin()
-    with pytest.raises(
-        PrepareError, match=r"fairy-dust: prepare of claim .* failed in fairy_dust:FairyDust: Runtime"
-    ):
+    with pytest.raises(PrepareError, match=r"acme: prepare of claim .* failed in acme:Acme: Runtime"):
         plugin.prepare(ref_of(node.claims.get("team-a", "claim-1")))
     assert plugin.prepare(ref_of(node.claims.get("team-a", "claim-2")))
-    with pytest.raises(PrepareError, match="the dust is wet"):
+    with pytest.raises(PrepareError, match="the library is away"):
         plugin.unprepare(ref_of(node.claims.get("team-a", "claim-1")))
     node.plugin()  # a start gets through, with what could not be rolled back
     plugin.unprepare(ref_of(node.claims.get("team-a", "claim-2")))
@@ -139,8 +126,8 @@ NONSENSE = [
     "Realised(uuid=7)",
     "Realised(nodes=('/dev/dust',))",
     "Realised(ContainerEdits(env=None))",
-    "Realised(ContainerEdits(env=(('FAIRY_DUST', 7),)))",
-    "Realised(ContainerEdits(env='FAIRY_DUST'))",
+    "Realised(ContainerEdits(env=(('ACME_LIMIT', 7),)))",
+    "Realised(ContainerEdits(env='ACME_LIMIT'))",
     "Realised(ContainerEdits(mounts=('/dust',)))",
     "Realised(ContainerEdits(device_nodes=(object(),)))",
     "Realised(ContainerEdits(additional_gids=('dust',)))",
@@ -157,17 +144,17 @@ def test_one_that_answers_nonsense_is_refused_in_words(
 ) -> None:
     source = BACKEND.replace(PREPARES, f"return {answer}")
     node = node_with(installed, source, discovery)
-    with pytest.raises(PrepareError, match=r"prepare of claim .* failed in fairy_dust:FairyDust"):
+    with pytest.raises(PrepareError, match=r"prepare of claim .* failed in acme:Acme"):
         node.plugin().prepare(ref_of(node.claims.get("team-a", "claim-1")))
     assert not node.holders()
 
 
 def test_one_that_refuses_in_its_own_words_is_quoted(installed: Path, discovery: Discovery) -> None:
-    source = BACKEND.replace(PREPARES, "raise PrepareError('isolation fairy-dust: no dust left')")
+    source = BACKEND.replace(PREPARES, "raise PrepareError('isolation acme: no dust left')")
     node = node_with(installed, f"from koordra.errors import PrepareError\n{source}", discovery)
     with pytest.raises(PrepareError) as refused:
         node.plugin().prepare(ref_of(node.claims.get("team-a", "claim-1")))
-    assert str(refused.value) == "isolation fairy-dust: no dust left"
+    assert str(refused.value) == "isolation acme: no dust left"
     assert not node.holders()
 
 
@@ -181,14 +168,14 @@ def test_one_that_hangs_is_left_alone_and_holds_nobody_else_up(
     node = node_with(installed, hanging, discovery)
     plugin = node.unrepaired(patience=0.05, run=card_calls.answered)
     dusted, other = (ref_of(node.claims.get("team-a", f"claim-{number}")) for number in (1, 2))
-    with pytest.raises(PrepareError, match=r"isolation fairy-dust: prepare of claim .*: no answer within"):
+    with pytest.raises(PrepareError, match=r"isolation acme: prepare of claim .*: no answer within"):
         plugin.prepare(dusted)
     for call in (plugin.prepare, plugin.unprepare):
         with pytest.raises(PrepareError, match=r"prepare of claim .* has not returned yet"):
             call(dusted)
     assert plugin.prepare(other)
     before = node.paths.checkpoint.read_bytes()
-    sys.modules["fairy_dust"].woken.set()
+    sys.modules["acme"].woken.set()
     deadline = time.monotonic() + PATIENCE
     while any(thread.name == "isolation-call" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
@@ -205,15 +192,15 @@ def test_one_that_hangs_is_left_alone_and_holds_nobody_else_up(
         "1 / 0",
         "exit(3)",
         BACKEND.replace(
-            'name = "fairy-dust"',
+            'name = "acme"',
             "def __init__(self):\n        __import__('threading').Event().wait()",
         ),
-        BACKEND.replace('name = "fairy-dust"', "name = None"),
-        BACKEND.replace('name = "fairy-dust"', "def __init__(self):\n        exit(3)"),
-        BACKEND.replace('name = "fairy-dust"', "name = property(lambda self: 1 / 0)"),
+        BACKEND.replace('name = "acme"', "name = None"),
+        BACKEND.replace('name = "acme"', "def __init__(self):\n        exit(3)"),
+        BACKEND.replace('name = "acme"', "name = property(lambda self: 1 / 0)"),
         BACKEND.replace("(IsolationBackend)", ""),
         BACKEND.replace("def unprepare", "def undo"),
-        BACKEND.replace('name = "fairy-dust"', 'name, capabilities = "fairy-dust", "all"'),
+        BACKEND.replace('name = "acme"', 'name, capabilities = "acme", "all"'),
     ],
     ids=[
         "raises",
@@ -231,8 +218,8 @@ def test_one_that_cannot_be_loaded_is_not_known(
     installed: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     monkeypatch.setattr(card_calls, "ANSWERS_WITHIN", 0.5)
-    (installed / "fairy_dust/__init__.py").write_text(source)
-    assert "fairy-dust" not in backends()
+    (installed / "acme/__init__.py").write_text(source)
+    assert "acme" not in backends()
 
 
 def test_one_that_raises_does_not_keep_a_recovered_claim_of_others_from_ending(
@@ -247,4 +234,4 @@ def test_one_that_raises_does_not_keep_a_recovered_claim_of_others_from_ending(
         node.plugin().unprepare(other)
     assert not node.holders()
     (line,) = [line for line in lines if line["event"] == "isolation_not_undone"]
-    assert "the dust is wet" in line["error"]
+    assert "the library is away" in line["error"]
