@@ -250,7 +250,8 @@ def gpu_counters(gpu: Gpu) -> dict[str, int]:
 def mig_devices(
     gpu: Gpu, *, on_demand: bool = False, own: Collection[str] | None = None
 ) -> Iterator[MigDevice]:
-    """The card's publishable instances, by place, then by size, larger first.
+    """The card's publishable instances, the smallest first: of places that leave the same the first is taken,
+    and kube-scheduler takes the first that does.
 
     `on_demand`: also all places where one can be made, whether an instance of koordra's is in the way or not:
     counters keep two that overlap from being given out. `own` are the identities of koordra's instances
@@ -274,13 +275,18 @@ def mig_devices(
         others = frozenset(
             place for _, start, size in occupied - mine for place in range(start, start + size)
         )
-    for device in sorted(found, key=lambda each: (each.start, -each.size, each.profile.id)):
+    for device in sorted(found, key=_takes):
         if device.instance is not None:
             offered = device.instance.publishable or (on_demand and others.isdisjoint(device.slices))
         else:
             offered = on_demand and others.isdisjoint(device.slices)
         if offered and all(count <= totals.get(name, 0) for name, count in device.counters.items()):
             yield device
+
+
+def _takes(device: MigDevice) -> tuple[int, ...]:
+    """How much of the card: memory slices, compute slices, engines; then the place."""
+    return device.size, device.profile.compute_slices, sum(device.counters.values()), device.start
 
 
 def _places(profile: MigProfile, made: Mapping[tuple[int, int, int], MigInstance]) -> list[tuple[int, int]]:
