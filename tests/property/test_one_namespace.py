@@ -44,7 +44,10 @@ namespaces = st.sampled_from(["team-a", "team-b", "team-c"])
 steps = st.lists(
     st.one_of(
         st.tuples(
-            st.just("ask"), namespaces, st.sampled_from([10, 30, 40, 80]), st.sampled_from(["", "mps"])
+            st.just("ask"),
+            namespaces,
+            st.sampled_from([10, 30, 40, 80]),
+            st.sampled_from(["", "mps", "Auto"]),
         ),
         st.tuples(st.just("gang"), namespaces, st.sampled_from([20, 40]), st.integers(2, 3)),
         st.tuples(st.just("free"), st.integers(0, 7)),
@@ -93,7 +96,7 @@ class World:
         kind, there = self.cards[card], self.on(card)
         if memory + sum(there.values()) > ROOM:
             return False
-        if memory == ROOM and word == "":
+        if memory == ROOM and word != "mps":
             return True
         if word == "mps" and "isolationMps" not in kind:
             return False
@@ -108,7 +111,7 @@ class World:
         memory = int(result.consumed["memory"]) >> 30
         assert memory + sum(self.on(card).values()) <= ROOM
         kind = self.cards[card]
-        if kind is not LIMITED and (memory < ROOM or word):
+        if kind is not LIMITED and (memory < ROOM or word == "mps"):
             mine, others = share(key, card[1]), [share(other, card[1]) for other in self.on(card)]
             on_card = Card(card[1], mine.uuid, (*others, mine))
             rule = prepares_rule(shared=kind is SHARED)
