@@ -210,8 +210,11 @@ class AskedDevices:
         return found, overruled
 
     def by_mps(self, classes: Mapping[str, Object]) -> Iterator[Reader]:
-        """The requests of which it is known that MPS keeps what they get, wherever that is."""
+        """The requests of which it is known that they are for GPUs and that MPS keeps what they get, wherever
+        that is: configuration that names no requests is about NICs as well."""
         for name, request, config in self.configured(classes):
+            if not _is_for_gpus(request):
+                continue
             share = _may_share(request, config, name)
             if is_one_card(config.isolation(name).on(IsolationPolicy(), share=share)):
                 yield request
@@ -326,6 +329,14 @@ _UNSAID: Final = f'!("isolationNone" in device.attributes["{names.DRIVER}"])'
 def _allows(word: str) -> str:
     name, own = attribute(word).partition("/")[2], f'device.attributes["{names.DRIVER}"]'
     return f' || ("{name}" in {own} && {own}.{name})'
+
+
+def _is_for_gpus(request: Reader) -> bool:
+    """As far as it can be told without the devices: by koordra's own class, or by amounts that GPUs alone
+    have."""
+    asked = {str(key).rpartition("/")[2] for key in request.inner("capacity").inner("requests").data}
+    own = request.text("deviceClassName") == names.CLASS_GPU
+    return own or not asked.isdisjoint({names.CAPACITY_MEMORY, names.CAPACITY_CORES})
 
 
 def _may_share(request: Reader, config: Configuration, name: str) -> bool:

@@ -195,12 +195,19 @@ def test_several_cards_by_mps_are_refused_before_they_wait(wrap: Callable[[Any],
     assert problem.remedy == "make a claim for each card, for containers of their own, or ask for whole cards"
     assert problems({"count": 2, **part}, gold(isolation="mps"))
     assert problems({"count": 2, **part}, gold(defaultIsolation="mps"))
-    assert problems({"count": 2}, gold(), isolation="mps")
     for fine in ({"count": 1, **part}, part, {"allocationMode": "All", **part}):
         assert not problems(fine, gold(), isolation="mps")
     for word in ("limiter", "Auto"):
         assert not problems({"count": 2, **part}, gold(), isolation=word)
     assert not problems({"count": 2}, gold(defaultIsolation="mps"))
+    whole = claim([request("gpu", count=2)], [parameters("GpuConfig", isolation="mps")])
+    assert len(asks(wrap(whole), Known()).problems) == 1
+    nics = [
+        request("gpu", **part),
+        request("nic", "nic.koordra.io", count=2),
+        request("other", "gold", count=2),
+    ]
+    assert not asks(wrap(claim(nics, [parameters("GpuConfig", isolation="mps")])), gold()).problems
 
 
 def test_a_word_of_the_class_stands_above_the_claims_and_is_told() -> None:
