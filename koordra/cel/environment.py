@@ -29,15 +29,10 @@ _RUNNING: Final[ContextVar[tuple[Mapping[str, Any], Sequence[Any]]]] = ContextVa
 """The variables of the evaluation under way and its programs, for the parts that it asks for."""
 
 
-def compiled(
-    parts: Sequence[Written], *, consumable_capacity: bool, list_attributes: bool
-) -> tuple[Evaluation, str]:
+def compiled(parts: Sequence[Written], *, list_attributes: bool) -> tuple[Evaluation, str]:
     """An expression and what its type is called, see `translated`. Raises RuntimeError, ValueError or
     TypeError."""
-    programs = [
-        _environment(consumable_capacity, list_attributes, written.free).compile(written.text)
-        for written in parts
-    ]
+    programs = [_environment(list_attributes, written.free).compile(written.text) for written in parts]
 
     def evaluate(variables: Mapping[str, Any]) -> Any:
         before = _RUNNING.set((variables, programs))
@@ -108,7 +103,7 @@ def _kind(name: str) -> Any:
 
 
 @lru_cache(maxsize=16)
-def _environment(consumable_capacity: bool, list_attributes: bool, variables: frozenset[str]) -> Any:
+def _environment(list_attributes: bool, variables: frozenset[str]) -> Any:
     numbers = itertools.count()
 
     def overloads(name: str, given: Sequence[Overload], *, member: bool) -> list[Any]:
@@ -129,7 +124,7 @@ def _environment(consumable_capacity: bool, list_attributes: bool, variables: fr
         "device.driver": "string",
         "device.attributes": "map:string:map:string:dyn",
         "device.capacity": "map:string:map:string:quantity",
-        **({"device.allowMultipleAllocations": "bool"} if consumable_capacity else {}),
+        "device.allowMultipleAllocations": "bool",
         **dict.fromkeys(variables, "dyn"),
     }
     return cel.NewEnv(

@@ -70,18 +70,16 @@ def matches(expression: str, device: DeviceFacts) -> bool:
     return outcome
 
 
-def compile_error(
-    expression: str, *, consumable_capacity: bool = True, list_attributes: bool = True
-) -> str | None:
-    """Why the expression does not compile, None when it does. The flags are the gates a new expression is
-    held to."""
-    program = _program(expression, consumable_capacity, list_attributes)
+def compile_error(expression: str) -> str | None:
+    """Why the expression does not compile, None when it does."""
+    program = _program(expression)
     return program if isinstance(program, str) else None
 
 
 def admission_error(expression: str, *, list_attributes: bool = True) -> str | None:
-    """Why the API server would not store the expression: it does not compile, or may cost too much."""
-    program = _program(expression, True, list_attributes)
+    """Why the API server would not store the expression: it does not compile, or may cost too much.
+    `list_attributes`: the gate that a new expression is held to."""
+    program = _program(expression, list_attributes)
     if isinstance(program, str):
         return program
     return "too complex, exceeds cost limit" if program.evaluate is None else None
@@ -109,7 +107,7 @@ def _shown(expression: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
-_programs: Final = SizedCache[tuple[str, bool, bool], "_Program | str"](4 << 20)
+_programs: Final = SizedCache[tuple[str, bool], "_Program | str"](4 << 20)
 """By their text, of which each character takes up to 70 bytes in the library."""
 _PROGRAM: Final = 256
 _outcomes: Final = SizedCache[tuple[int, "_Values"], bool | str](16 << 20)
@@ -119,10 +117,8 @@ _OUTCOME: Final = 256
 """What every entry counts for besides its text."""
 
 
-def _program(
-    expression: str, consumable_capacity: bool = True, list_attributes: bool = True
-) -> _Program | str:
-    key = expression, consumable_capacity, list_attributes
+def _program(expression: str, list_attributes: bool = True) -> _Program | str:
+    key = expression, list_attributes
     known = _programs.get(key)
     if known is None:
         spend_on_selector(4 * len(expression) + 8 * _CALL)
@@ -130,7 +126,7 @@ def _program(
     return known
 
 
-def _compiled(expression: str, consumable_capacity: bool, list_attributes: bool) -> _Program | str:
+def _compiled(expression: str, list_attributes: bool) -> _Program | str:
     if not expression.strip():
         return "the expression is empty"
     try:
@@ -138,9 +134,7 @@ def _compiled(expression: str, consumable_capacity: bool, list_attributes: bool)
         cost = most_cost(tree)
         if cost is None:
             return _Program(None, names_read(tree), 0)
-        evaluate, kind = compiled(
-            translated(tree), consumable_capacity=consumable_capacity, list_attributes=list_attributes
-        )
+        evaluate, kind = compiled(translated(tree), list_attributes=list_attributes)
     except SyntaxRefused as refused:
         return str(refused)
     except (RuntimeError, ValueError, TypeError) as error:
