@@ -121,7 +121,8 @@ class Team:
         }
         spec = {
             "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 0,
+            # Not 0, upon which the API server forgets a pod that the kubelet has not ended yet.
+            "terminationGracePeriodSeconds": 1,
             "resourceClaims": [{"name": "devices", "resourceClaimName": name}],
             "containers": [container],
         }
