@@ -35,6 +35,10 @@ PROGRAMS: Mapping[str, tuple[Kind, str]] = {
     "kubeletPlugin": (DAEMON_SETS, "koordra-kubelet-plugin"),
     "nri": (DAEMON_SETS, "koordra-nri"),
 }
+_OF_HELM = {
+    "labels": {"app.kubernetes.io/managed-by": "Helm"},
+    "annotations": {"meta.helm.sh/release-name": "koordra", "meta.helm.sh/release-namespace": PLACE},
+}
 
 
 @dataclass(frozen=True)
@@ -123,8 +127,14 @@ def pods_of(client: KubeClient) -> list[Object]:
 
 
 def replace_workload(client: KubeClient, release: Release, program: str) -> None:
-    """The program becomes that of a release; what else is installed stays."""
+    """The program becomes that of a release, applied as Helm would, whose fields they stay for its next
+    upgrade; what else is installed stays."""
     kind, name = PROGRAMS[program]
+    fields = client.get(kind, name, namespace=PLACE)["metadata"]["managedFields"]
+    (manager,) = (one["manager"] for one in fields if one["operation"] == "Apply")
     wanted = release.workload(program)
-    current = client.get(kind, name, namespace=PLACE)
-    client.update(kind, {**current, "spec": wanted["spec"]})
+    for key, own in _OF_HELM.items():
+        wanted["metadata"][key] = {**wanted["metadata"].get(key, {}), **own}
+    path = kind.path(namespace=PLACE, name=name)
+    query = {"fieldManager": manager, "force": "true"}
+    client._answer("PATCH", path, query=query, body=wanted, content_type="application/apply-patch+yaml")
