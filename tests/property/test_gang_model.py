@@ -83,6 +83,7 @@ FOUND = {
     15_000_260: "with no worker left, a worker's seat was moved by what the head of its row asks",
     15_007_394: "whose machine's clocks stood still repaired a lease that its successor had given away",
     6_002_988: "what one write both holds and moves was not known to the model",
+    19_500_624: "whose least ran past its gate made room for others and took it again, for ever",
 }
 """Seeds of the soak that failed once, and what was the matter."""
 

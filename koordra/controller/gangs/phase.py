@@ -18,6 +18,7 @@ Not committed (no gate of the gang is lifted):
     PartiallyAllocated   some claims have devices, too few members   given back: a write was cut off
                          all of them
     Waiting              nothing is allocated                        planned, all or none of the least
+    Growing              the least are done, or run past their gate  planned one by one, after everybody else
 
 Committed (a gate was lifted, or a member has its node):
 
@@ -173,7 +174,10 @@ def _uncommitted(gang: Gang, nodes: Collection[str], users: Users, idle: frozens
         why = f"node {lost[0]} is gone" if lost else "not all of its members could be written"
         release = bool(gang.unused)
         return GangStatus(GangPhase.PARTIALLY_ALLOCATED, give_back=touched, release=release, why=why)
-    plan, needed = _at_most(gang, ready, others, ()), max(1, least - others - len(coming))
+    plan = _at_most(gang, ready, others, ())
+    if others >= least and not _missing_in_roles(gang, [], plan):
+        return GangStatus(GangPhase.GROWING, plan=plan, needed=1)
+    needed = max(1, least - others - len(coming))
     return GangStatus(GangPhase.WAITING, plan=plan, needed=needed, coming=coming)
 
 

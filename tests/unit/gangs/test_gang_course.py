@@ -402,6 +402,25 @@ def test_an_elastic_gang_makes_room_where_that_is_its_policy() -> None:
     assert [name for name in allocated(cluster) if name.startswith("b")] == ["b0", "b1"]
 
 
+def test_whoever_makes_room_does_not_take_it_again_where_its_least_runs_without_devices() -> None:
+    """A launcher that came past its gate and runs is all that the gang needs: its worker grows it, also when
+    nobody else is left of those that started."""
+    cluster = JointCluster(nodes=1, gpus=2)
+    terms = {GANG_SHRINK: "ForOthers"}
+    launcher = {"claims": False, "gated": False, "nodeName": "n0"}
+    member(cluster, "launcher", gang="e", least=1, terms=terms, **launcher)
+    member(cluster, "e0", gang="e", least=1, terms=terms)
+    cluster.settle()
+    bind(cluster, "e0")
+    member(cluster, "b0", gang="b")
+    member(cluster, "b1", gang="b")
+    cluster.settle()
+    cluster.pod_ends("e0", "e0")
+    member(cluster, "e1", gang="e", least=1, terms=terms)
+    cluster.settle()
+    assert let_go(cluster) == ["b0", "b1"]
+
+
 def test_an_elastic_gang_makes_room_for_one_that_waited_before_its_members_ran() -> None:
     cluster = JointCluster(nodes=2, gpus=2)
     for number in range(4):
