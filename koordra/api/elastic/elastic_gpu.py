@@ -26,9 +26,11 @@ from typing import Final
 
 from koordra.api import names, objects, resource_class
 from koordra.api.claims import MAX_RESULTS
+from koordra.api.classic.class_parameters import cel
 from koordra.api.kinds import Kind
 from koordra.api.objects import Fields, Object
-from koordra.api.opaque.isolation_words import NO_ISOLATION
+from koordra.api.opaque.isolation import attribute
+from koordra.api.opaque.isolation_words import ISOLATIONS, NO_ISOLATION, isolations
 from koordra.api.opaque.parameters import API_VERSION
 from koordra.api.reader import Reader
 from koordra.api.resource_class import ClassRefused
@@ -126,8 +128,7 @@ def read_class(obj: Object) -> ElasticClass:
 
 
 def device_class(obj: Object) -> Object:
-    """The DeviceClass that an ElasticGPUClass means: of MIG instances where its isolation is `mig`. Raises
-    ClassRefused."""
+    """The DeviceClass that an ElasticGPUClass means. Raises ClassRefused."""
     cls = read_class(obj)
     parameters = _parameters(Reader.of(obj).inner("parameters"))
     placement = {name: parameters[key] for key, name in _PLACEMENT_PARAMETERS.items() if key in parameters}
@@ -139,7 +140,7 @@ def device_class(obj: Object) -> Object:
             "labels": objects.labels_of(obj),
             "annotations": objects.annotations_of(obj),
         },
-        "deviceType": names.TYPE_MIG if parameters.get("isolation") == names.TYPE_MIG else names.TYPE_GPU,
+        **_devices(parameters.get("isolation", "")),
         "allocationMode": IMMEDIATE if cls.immediate else WAIT,
         "policy": {
             "gpu": {key: parameters[key] for key in _GPU_PARAMETERS if key in parameters},
@@ -151,6 +152,17 @@ def device_class(obj: Object) -> Object:
         found["metadata"].setdefault("annotations", {})[names.RECLAIM_POLICY] = RETAIN
     found["metadata"]["ownerReferences"] = [resource_class.owner_reference(obj, ELASTIC_CLASSES)]
     return found
+
+
+def _devices(word: str) -> Object:
+    """Which devices a class of this isolation has: instances for `mig`, cards for koordra's other words. A
+    package's own may be cards, or on no node and of a type of their own: they are known by the word."""
+    if word == names.TYPE_MIG:
+        return {"deviceType": names.TYPE_MIG}
+    if word in isolations() and word not in ISOLATIONS:
+        published, own = attribute(word).removeprefix(names.DOMAIN), f'device.attributes["{names.DRIVER}"]'
+        return {"selectors": [cel(f'"{published}" in {own} && {own}.{published}')]}
+    return {"deviceType": names.TYPE_GPU}
 
 
 def _parameters(read: Reader) -> dict[str, str]:

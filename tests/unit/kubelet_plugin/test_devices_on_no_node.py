@@ -17,6 +17,8 @@ import yaml
 
 from koordra.allocator.devices.inventory import Inventory
 from koordra.allocator.features import Features
+from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, GPUS
+from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.api.opaque.isolation_words import isolations
 from koordra.controller.explain.device_rows import device_rows
 from koordra.controller.explain.isolation import isolation_of
@@ -32,7 +34,8 @@ from koordra.placement import plan
 from tests.fakes import remote_gpu_server
 from tests.fakes.node_claims import GPU_0, claim, gpu, parameters, result, uid
 from tests.unit.allocator import machines
-from tests.unit.docs.worked_examples import worked_example
+from tests.unit.docs.worked_examples import PAGE, worked_example
+from tests.unit.elastic.elastic_cluster import ElasticCluster
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
 
 Dict = dict[str, Any]
@@ -134,6 +137,61 @@ def test_a_program_reaches_its_share_from_whatever_node_it_is_on(
     nodes["a"].plugin().unprepare(ref_of(allocated(0, objects)))
     assert use(used["a"]) == "unknown session"
     assert use(used["b"]) == f"remote-0 {16 << 30}", "another node's share stays"
+
+
+def test_an_elastic_gpu_class_names_them(nodes: dict[str, PluginNode]) -> None:
+    page = PAGE.parent / "migrate" / "elastic-gpu.md"
+    cls, asked = yaml.safe_load_all(worked_example("Remote GPUs", "yaml", page=page))
+    _, published, _ = yaml.safe_load_all(worked_example(SECTION, "yaml"))
+    found = ElasticCluster(nodes=2)
+    found.api.edit(NODES, "n1", lambda own: own["metadata"]["labels"].update(LABEL))
+    found.api.create(RESOURCE_SLICES, published)
+    for kind, body in ((ELASTIC_CLASSES, cls), (ELASTIC_CLAIMS, asked)):
+        found.api.create(kind, body)
+    found.settle()
+    found.pod("p", "from-afar")
+    found.settle()
+    assert found.phase("from-afar") == ("Bound", "Bound")
+    (own,) = found.bindings()
+    spec, pinned = own["spec"], {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+    assert own["status"]["phase"] == "Bound"
+    assert spec["gpuShare"] == {"gpuName": "remote-0", "index": "", "uuid": ""}
+    assert spec["capacity"]["elasticgpu.io/gpu-memory"] == str(16 << 10)
+    assert "nodeName" not in spec
+    assert spec["nodeAffinity"]["required"]["nodeSelectorTerms"] == [{"matchFields": [pinned]}]
+    assert {own["spec"]["nodeName"] for own in found.api.all(GPUS)} == {"n0", "n1"}, "cards of nodes alone"
+    claimed = deepcopy(found.claim("from-afar"))
+    claimed["metadata"]["uid"] = uid(0)
+    prepare(nodes["a"], claimed)
+    assert use(environment(nodes["a"], 0)) == f"remote-0 {16 << 30}"
+
+
+def test_an_elastic_gpu_of_one_that_is_gone_has_failed(package: Path) -> None:
+    del package
+    _, published, _ = yaml.safe_load_all(worked_example(SECTION, "yaml"))
+    found = ElasticCluster()
+    found.api.edit(NODES, "n0", lambda own: own["metadata"]["labels"].update(LABEL))
+    found.api.create(RESOURCE_SLICES, published)
+    found.elastic_class(parameters={"isolation": "remote"})
+    found.elastic_claim(core=None)
+    found.pod("p", "a")
+    found.settle()
+    found.runs("p", "a")
+    found.api.delete(RESOURCE_SLICES, "remote-gpus")
+    found.settle()
+    assert found.phase() == ("Lost", "DeviceGone")
+    (own,) = found.bindings()
+    assert (own["status"]["phase"], own["status"]["reason"]) == ("Failed", "DeviceGone")
+    assert "nodeName" not in own["spec"]
+
+
+def test_without_the_package_the_class_is_refused() -> None:
+    found = ElasticCluster()
+    found.elastic_class(parameters={"isolation": "remote"})
+    found.settle()
+    (condition,) = found.api.get(ELASTIC_CLASSES, "shares")["status"]["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "InvalidClass")
+    assert "remote" in condition["message"]
 
 
 def test_capacity_is_counted_over_all_nodes_and_labels_say_which() -> None:

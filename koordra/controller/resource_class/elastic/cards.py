@@ -6,6 +6,7 @@ nodes. Pure.
         gpuShare      the card of a share; physicalGPU: the cards of a claim for whole ones; by the names of
                       their GPU objects
         claimRef      the ElasticGPUClaim
+        nodeName      the node of cards that are on one; nodeAffinity: that to which the claim is bound
         status        Bound while its claim exists, Released afterwards (Retain), Failed where the card is
                       gone
 
@@ -31,6 +32,7 @@ from typing import Final
 from koordra.api import names, objects
 from koordra.api.elastic.elastic_gpu import CORE, ELASTIC_CLAIMS, ELASTIC_GPUS, GPUS, MEMORY, MIB
 from koordra.api.objects import Fields, Object
+from koordra.api.opaque.isolation_words import backend_of
 from koordra.api.pods import containers
 from koordra.api.resource_class import MANAGED_BY
 from koordra.controller import claims as claims_of
@@ -55,7 +57,8 @@ _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A published GPU (or MIG instance), as far as Elastic GPU's objects speak of it. `memory` in bytes."""
+    """A published GPU (or MIG instance), as far as Elastic GPU's objects speak of it. `node`: empty where it
+    is on none. `memory` in bytes."""
 
     device: str
     node: str
@@ -85,20 +88,22 @@ def _is_of_other_mode(device: Fields) -> bool:
 
 
 def cards_of(slices: Iterable[Object]) -> dict[tuple[str, str], Card]:
-    """Every GPU that koordra's plugins publish, by pool and device, in the MIG mode that it is in."""
+    """Every GPU that is published, by pool and device, in the MIG mode that it is in, and what is on no
+    node."""
     return {
         place: _card(device, name=place[1], node=node)
         for place, node, device in published_devices(slices)
-        if attribute(device, "type") in (names.TYPE_GPU, names.TYPE_MIG) and not _is_of_other_mode(device)
+        if attribute(device, "type") in names.GPU_TYPES or backend_of(place[0]) is not None
+        if not _is_of_other_mode(device)
     }
 
 
 def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
     """The ElasticGPU of an allocated ResourceClaim; `owner`: its ElasticGPUClaim, None where that is gone."""
     results = claims_of.results(claim)
-    known = [cards[place] for result in results if (place := place_of(result)) in cards]
+    places = [place_of(result) for result in results]
+    known = [cards[place] for place in places if place in cards]
     node = claims_of.node_of(claim) or (known[0].node if known else "")
-    on_node = {"key": "metadata.name", "operator": "In", "values": [node]}
     spec: Object = {
         "capacity": _capacity(results, cards),
         "claimRef": {
@@ -107,9 +112,12 @@ def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
             "name": objects.name(claim),
             "uid": claim_uid(claim),
         },
-        "nodeName": node,
-        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [on_node]}]}},
     }
+    if node:
+        on_node = {"key": "metadata.name", "operator": "In", "values": [node]}
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchFields": [on_node]}]}}
+    if any(backend_of(pool) is None for pool, _ in places):
+        spec["nodeName"] = node
     sources = [{"index": str(card.minor) if card.minor >= 0 else "", "uuid": card.uuid} for card in known]
     if len(sources) != 1 or all(_is_whole(result, cards) for result in results):
         spec["physicalGPU"] = {"gpuNames": [gpu_name(card) for card in known], "devices": sources}
@@ -130,7 +138,8 @@ def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
 
 
 def gpu_name(card: Card) -> str:
-    return f"{card.node}-{card.device}"
+    """A device that is on no node has no GPU object, and a name that no other one has."""
+    return f"{card.node}-{card.device}" if card.node else card.device
 
 
 def is_freed(binding: Object | None, claim: Object, owner: Object | None) -> bool:
