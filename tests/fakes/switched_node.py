@@ -21,7 +21,7 @@ from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.isolation.mig.mode_journal import JournalFile
 from koordra.kubelet_plugin.isolation.mig.switching import ModeSwitcher
 from koordra.kubelet_plugin.nvidia_driver.device_holders import DriverUsers, Holder
-from koordra.kubelet_plugin.nvidia_driver.driver_programs import DriverPrograms
+from koordra.kubelet_plugin.nvidia_driver.driver_programs import Command, DriverPrograms
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource
 from koordra.kubelet_plugin.publish.node_slices import node_slices
@@ -54,6 +54,7 @@ class SwitchedNode(JointCluster):
         self.holders: tuple[Holder, ...] = ()
         self.generation = 0
         self.reads = True
+        self.command: Command = no_program
         self.start_plugin()
         self.publish()
 
@@ -79,7 +80,7 @@ class SwitchedNode(JointCluster):
             nvml=self.nvml,
             inventory=self.inventory,
             claims=lambda: self.claims,
-            programs=DriverPrograms(no_program),
+            programs=DriverPrograms(self.command),
             changed=lambda: None,
             disk=disk or Disk(),
             users=lambda _root: DriverUsers(self.holders),

@@ -41,9 +41,13 @@ def mode(card: MigCard) -> list[int]:
     return found
 
 
-def switch(card: MigCard, *, on: bool, reset: str | None = "and there is nobody to do it") -> str:
+def switch(
+    card: MigCard, *, on: bool, reset: str | None = "and there is nobody to do it", takes: bool = True
+) -> str:
+    """`takes`: the card has the mode after a reset that was made."""
+
     def run() -> str | None:
-        if reset is None:
+        if reset is None and takes:
             _, pending = mode(card)
             state.write_text(state.read_text() + f"mode 0 {pending} {pending}\n")
         return reset
@@ -69,6 +73,15 @@ def test_ampere_is_switched_by_a_reset_or_not_at_all(tmp_path: Path, monkeypatch
     assert mode(card) == [0, 0]
     assert switch(card, on=True, reset=None).endswith("is on, after a reset")
     assert mode(card) == [1, 1]
+
+
+def test_a_reset_after_which_the_card_is_as_before_has_switched_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = made(tmp_path, monkeypatch, enabled=False, architecture="Ampere")
+    with pytest.raises(NodeError, match="needs a reset, after which it is as before; nothing is pending"):
+        switch(card, on=True, reset=None, takes=False)
+    assert mode(card) == [0, 0]
 
 
 def test_a_card_in_use_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@ fake NVML."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,15 @@ import pytest
 from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN
-from koordra.kubelet_plugin.isolation.mig.switching import HOLDERS_FOR, REFUSED_FOR, SETTLES
+from koordra.kubelet_plugin.isolation.mig.switching import (
+    AT_REST,
+    HOLDERS_FOR,
+    LOOK_EVERY,
+    REFUSED_FOR,
+    SETTLES,
+)
 from koordra.kubelet_plugin.nvidia_driver.device_holders import Holder
+from koordra.process.wakeable import Pause
 from tests.fakes.disks import Killed, StepDisk
 from tests.fakes.joint_cluster import pod
 from tests.fakes.mig_card import MigCard
@@ -186,7 +194,45 @@ def test_ampere_is_reset_only_where_that_is_allowed(tmp_path: Path, monkeypatch:
     node.wants_slice("a")
     node.turn(6)
     assert node.mode() == [0, 0]
-    assert "needs a reset" in node.journal().of(card.uuid).refused
+    why = "it needs a reset, which failed: the node's GPU driver has no nvidia-smi; nothing is pending"
+    assert why in node.journal().of(card.uuid).refused
+    (tmp_path / "by").mkdir()
+    node = SwitchedNode(tmp_path / "by", card, "any", reset=True)
+    asked = []
+
+    def resets(name: str, arguments: Sequence[str], env: Mapping[str, str], **_: object) -> list[str]:
+        asked.append((name, *arguments))
+        return ["sh", "-c", f"echo mode 0 1 1 >> {card.fake.folder / 'instances'}"]
+
+    node.command = resets
+    node.start_plugin()
+    node.wants_slice("a")
+    until(node, mode=[1, 1])
+    assert asked == [("nvidia-smi", "--gpu-reset", "-i", card.uuid)]
+
+
+def test_it_looks_again_soon_while_something_is_asked_for(tmp_path: Path, card: MigCard) -> None:
+    """And no event makes it look at once again."""
+    node = SwitchedNode(tmp_path, card, "any")
+    assert node.switcher.step() == Pause(0.0, AT_REST)
+    node.wants_slice("a")
+    node.settle(passes=1)
+    node.reads = False
+    pauses = []
+    while node.mode() != [1, 1]:
+        node.switcher.see_node(node.node())
+        pauses.append(node.switcher.step())
+        node.publish()
+        node.settle(passes=1)
+    node.api.edit(NODES, NODE, lambda one: one["metadata"].pop("annotations", None))
+    node.switcher.see_node(node.node())
+    pauses.append(node.switcher.step())  # nobody asks any more, and the machine was not read yet
+    assert len(pauses) > 2
+    for pause in pauses:
+        assert pause.at_most == LOOK_EVERY
+        assert 0 < pause.at_least < LOOK_EVERY
+    node.read()
+    assert node.switcher.step() == Pause(0.0, AT_REST)
 
 
 @pytest.mark.parametrize("again", ["the same", "nobody"])
