@@ -149,7 +149,7 @@ class Course:
 
         def act() -> Finding:
             root, homes = self._settings.root, self._settings.homes
-            seen.append(aside(lambda: see(root, homes), deadline=_DISCOVERED_WITHIN))
+            seen.append(aside(partial(see, root, homes), deadline=_DISCOVERED_WITHIN))
             finding, found = _judged(seen[0]), seen[0].found
             shown = {
                 "machine": document(found.machine),

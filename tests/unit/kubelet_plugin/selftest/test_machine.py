@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,21 +19,42 @@ from koordra.kubelet_plugin.selftest.machine.aside import aside
 from koordra.kubelet_plugin.selftest.machine.nvidia_smi import NvidiaSmi
 from koordra.kubelet_plugin.selftest.machine.scratch import scratch
 from tests.fakes.descriptors import more_than_select_takes
+from tests.patience import PATIENCE
 
 
 def test_what_is_done_aside_is_returned_or_said(tmp_path: Path) -> None:
-    assert aside(lambda: {"a": os.getpid()}, deadline=60)["a"] != os.getpid()
+    assert aside(os.getpid, deadline=PATIENCE) != os.getpid()
     with pytest.raises(NodeError, match="ValueError: no such card"):
-        aside(lambda: _raise(ValueError("no such card")), deadline=60)
+        aside(partial(_raise, ValueError("no such card")), deadline=PATIENCE)
     with pytest.raises(NodeError, match="ended the process"):
-        aside(lambda: os._exit(3), deadline=60)
+        aside(partial(os._exit, 3), deadline=PATIENCE)
     with pytest.raises(NodeError, match=r"PicklingError|AttributeError"):
-        aside(lambda: lambda: 1, deadline=60)
+        aside(_local, deadline=PATIENCE)
 
 
 def test_it_is_heard_among_a_thousand_open_files() -> None:
     with more_than_select_takes():
-        assert aside(lambda: "said", deadline=60) == "said"
+        assert aside(partial(str, "said"), deadline=PATIENCE) == "said"
+
+
+def test_what_the_driver_prints_is_no_answer() -> None:
+    assert aside(partial(os.system, "echo a library speaks"), deadline=PATIENCE) == 0
+
+
+def test_no_lock_of_another_thread_is_in_its_way() -> None:
+    with _held:
+        assert aside(_locked, deadline=PATIENCE) is False
+
+
+_held = threading.Lock()
+
+
+def _locked() -> bool:
+    return _held.locked()
+
+
+def _local() -> Callable[[], int]:
+    return lambda: 1
 
 
 def _raise(error: Exception) -> None:
@@ -39,7 +63,7 @@ def _raise(error: Exception) -> None:
 
 def test_a_driver_that_hangs_is_left_alone() -> None:
     with pytest.raises(NodeError, match="no answer within 0 s: the driver hangs"):
-        aside(lambda: time.sleep(600), deadline=0.1)
+        aside(partial(time.sleep, 600), deadline=0.1)
 
 
 def test_a_folder_where_programs_can_run_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
