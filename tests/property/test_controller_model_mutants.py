@@ -93,7 +93,7 @@ def test_who_takes_a_deleted_lease_at_once_is_caught(monkeypatch: pytest.MonkeyP
 
 def test_who_takes_a_lease_whose_holder_was_blanked_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leadership, "_is_given_away", lambda lease: not leadership._holder(lease))
-    caught("had listed them", last=1315)
+    caught("has listed the claims", last=95)
 
 
 def test_who_trusts_its_own_name_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

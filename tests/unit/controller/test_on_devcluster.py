@@ -162,7 +162,7 @@ def test_a_claim_that_cannot_fit_is_told_why(client: KubeClient, controller: Cal
     eventually(lambda: "ExceedsDevice" in event_reasons(client, "too-large"))
     message = event_reasons(client, "too-large")["ExceedsDevice"]
     assert "memory: requested 120Gi, no device has more than 80Gi" in message
-    assert event_reasons(client, "waits") == {"ExceedsDevice": message}
+    eventually(lambda: event_reasons(client, "waits") == {"ExceedsDevice": message})
 
 
 @pytest.mark.parametrize(
