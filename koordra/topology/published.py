@@ -167,6 +167,8 @@ def _partitioned(parts: Iterable[_Published]) -> list[Gpu]:
     cards: defaultdict[str, list[_Published]] = defaultdict(list)
     for part in parts:
         cards[str(part[names.STANDARD_PCI_BUS_ID])].append(part)
+    for instances in cards.values():  # published by their size; on the card they lie as NVML lists them
+        instances.sort(key=lambda part: part[names.ATTR_PLACEMENT_START] or 0)
     return [
         Gpu(
             **_card(instances[0]),

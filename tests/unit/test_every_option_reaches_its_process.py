@@ -72,6 +72,7 @@ OTHERS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "--autoscale-settings": "file",
         "--elastic-gpu": None,
         "--training-jobs": None,
+        "--learn-from-profiles": None,
         "--legacy-pods": None,
         "--legacy-settings": "legacy",
         "--legacy-template-grace": "5",
