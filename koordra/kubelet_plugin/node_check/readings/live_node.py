@@ -83,7 +83,7 @@ def _program_version(root: Path, path: str) -> str | None:
 def _nvml(library: Path | None) -> str | None:
     """In a process of its own: a driver in trouble hangs in the kernel, where no thread can be ended, and the
     handle of a process that has ended keeps no driver from being unloaded."""
-    command = [sys.executable, "-m", _NVML_PROGRAM, *([str(library)] if library else [])]
+    command = [sys.executable, "-P", "-m", _NVML_PROGRAM, *([str(library)] if library else [])]
     return output_of(command, seconds=_NVML_SECONDS)
 
 

@@ -48,14 +48,15 @@ def aside(act: Callable[[], T], *, deadline: float) -> T:
 
 
 def _started() -> tuple[subprocess.Popen[bytes], int]:
-    """The process, and where its answer comes: a library of the driver's may print."""
+    """The process, and where its answer comes: a library of the driver's may print. Root may stand in a
+    folder where others write: nothing is imported from there (-P)."""
     reading, writing = os.pipe()
     try:
         child = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(writing)],
+            [sys.executable, "-P", "-m", __name__, str(writing)],
             stdin=subprocess.PIPE,
             pass_fds=[writing],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
     except OSError as error:
         os.close(reading)
