@@ -236,7 +236,7 @@ lifecycle.spawn(loop, name="worker", until=stop)
 dog = watchdog.Watchdog(Metrics(), end=lifecycle.end_failed)
 dog.start(stop)
 stop.wait()
-print("well" if dog.is_well() else "not well")
+print("well" if dog.is_well() else "not well", flush=True)
 """
 
 

@@ -32,7 +32,7 @@ def programs(folder: Path) -> Path:
 def test_a_rank_that_has_not_heard_the_answer_is_answered_again(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    leader = socket.gethostname()
+    leader = "127.0.0.1"
     told = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": leader, "MASTER_PORT": str(port)}
     command = [sys.executable, programs(tmp_path) / "static.py"]
     with subprocess.Popen(command, env={**os.environ, **told}, stdout=subprocess.PIPE, text=True) as rank:
@@ -47,12 +47,15 @@ def test_a_rank_that_has_not_heard_the_answer_is_answered_again(tmp_path: Path) 
                 return answer
 
         asked = 0
-        while asked < 20:  # within which rank 0 would have ended
-            with suppress(ConnectionRefusedError):
-                asked += hears(says_so=False) == "[0, 1]\n"
-            time.sleep(0.05)
-            assert rank.poll() is None
-        assert hears(says_so=True) == "[0, 1]\n"
-        assert rank.wait(PATIENCE) == 0
+        try:
+            while asked < 20:  # within which rank 0 would have ended
+                with suppress(ConnectionRefusedError):
+                    asked += hears(says_so=False) == "[0, 1]\n"
+                time.sleep(0.05)
+                assert rank.poll() is None
+            assert hears(says_so=True) == "[0, 1]\n"
+            assert rank.wait(PATIENCE) == 0
+        finally:
+            rank.kill()
         assert rank.stdout is not None
         assert "rank 0 of 2: met [0, 1]" in rank.stdout.read()
