@@ -1,11 +1,13 @@
-"""The limiter and the CDI hook of arm64 are built and run, also where the node is none: with Debian's cross
-compiler, which is on /usr for these processes alone, and its qemu."""
+"""What the image of arm64 needs is there, also where the node is none. The limiter and the CDI hook are built
+and run: with Debian's cross compiler, which is on /usr for these processes alone, and its qemu."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,19 @@ def test_the_limiter_and_the_hook_of_arm64(tmp_path: Path) -> None:
     passed, failed = done.stdout.splitlines()[-1].split(", ")
     assert (int(passed.split()[0]) > 100, failed) == (True, "0 failed")
     assert "not run" not in done.stdout
+
+
+@pytest.mark.slow
+def test_every_package_of_the_image_has_a_wheel_of_arm64_among_its_hashes(tmp_path: Path) -> None:
+    recipe = (ROOT / "deploy" / "Dockerfile").read_text()
+    (version,) = re.findall(r"^ARG BASE=\S+python:(\d+\.\d+)", recipe, re.MULTILINE)
+    lock = ROOT / "requirements" / "image.txt"
+    get = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    get += ["--require-hashes", "--dest", str(tmp_path), "--python-version", version]
+    arm64 = [f"--platform=manylinux{glibc}_aarch64" for glibc in ("_2_28", "_2_17", "2014")]
+    reached = tmp_path / "one.txt"
+    reached.write_text(re.findall(r"^click==.*(?:\n    .*)*", lock.read_text(), re.MULTILINE)[0])
+    if subprocess.run([*get, "-r", str(reached)], capture_output=True, check=False).returncode:
+        pytest.skip("no package index is in reach")
+    done = subprocess.run([*get, *arm64, "-r", str(lock)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-1000:]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import tomllib
 from importlib.metadata import distributions
 from pathlib import Path
@@ -105,6 +107,37 @@ def test_the_image_stands_on_a_digest_and_installs_by_hash() -> None:
     installs = re.findall(r"install --no-cache-dir(.*?)(?:&&|\n[^ ])", DOCKERFILE, re.DOTALL)
     assert len(installs) == 3
     assert all("--require-hashes" in one or "--no-index --no-deps" in one for one in installs)
+
+
+@pytest.mark.parametrize(
+    ("builder", "platform", "told"),
+    [
+        ("docker", "", ["build --tag koordra:1"]),
+        ("docker", "linux/amd64,linux/arm64", ["build --platform linux/amd64,linux/arm64 --tag koordra:1"]),
+        ("podman", "linux/arm64", ["build --platform linux/arm64 --tag koordra:1"]),
+        (
+            "buildah",
+            "linux/amd64,linux/arm64",
+            ["manifest rm koordra:1", "build --platform linux/amd64,linux/arm64 --manifest koordra:1"],
+        ),
+    ],
+)
+def test_an_image_for_several_platforms_is_a_new_list(
+    tmp_path: Path, builder: str, platform: str, told: list[str]
+) -> None:
+    """As buildah and podman take it: --tag would name the last platform's image, and --manifest adds to a
+    list that is there."""
+    program, log = tmp_path / builder, tmp_path / "log"
+    program.write_text(f'#!/bin/sh\ntest "$1" = info || echo "$@" >> {log}\n')
+    program.chmod(0o755)
+    environment = {key: value for key, value in os.environ.items() if key not in ("BASE", "PLATFORM")}
+    said = {"BUILDER": builder, "IMAGE": "koordra:1", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    if platform:
+        said["PLATFORM"] = platform
+    subprocess.run([ROOT / "scripts" / "image"], env=environment | said, check=True, capture_output=True)
+    assert log.read_text().splitlines() == [
+        f"{line} --file deploy/Dockerfile ." if line.startswith("build") else line for line in told
+    ]
 
 
 def containers() -> list[Any]:
