@@ -14,6 +14,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from koordra.api import objects
+from koordra.api.objects import Fields
+
 CONFIG_MAP: Final = "koordra-recommendations"
 KEY: Final = "recommendations.json"
 
@@ -44,10 +47,11 @@ Known = Mapping[str, Mapping[str, Recommended]]
 """By namespace and template."""
 
 
-def read_recommended(text: str) -> dict[str, dict[str, Recommended]]:
-    """What is no recommendation is left out; a text that is no such document has none."""
+def read_recommended(config_map: Fields) -> dict[str, dict[str, Recommended]]:
+    """What is no recommendation is left out; a ConfigMap without such a document, or none, has none."""
+    text = objects.fields(config_map.get("data")).get(KEY)
     try:
-        document = json.loads(text or "{}")
+        document = json.loads(str(text or "{}"))
     except (ValueError, RecursionError):
         return {}
     if not isinstance(document, dict):

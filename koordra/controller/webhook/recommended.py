@@ -28,7 +28,7 @@ from koordra.api.resource_class import CONFIG_MAPS
 from koordra.controller.webhook.lookups import KnownObjects
 from koordra.errors import InvalidInput
 from koordra.profiles.applied import EITHER, SMALLER, TELL, ShareRequest, amounts_by, share_request
-from koordra.profiles.config_map import CONFIG_MAP, KEY, Known, Recommended, read_recommended
+from koordra.profiles.config_map import CONFIG_MAP, Known, Recommended, read_recommended
 from koordra.profiles.template import template_of
 
 FRESH: Final = 60.0
@@ -71,9 +71,9 @@ class Recommendations:
     def _recommended(self) -> Known:
         with self._lock:
             if self.clock() >= self._until:
-                config_map = self.lookups.ask(CONFIG_MAPS, self.namespace, CONFIG_MAP)
-                data = {} if config_map is None else objects.fields(config_map.get("data"))
-                self._known = read_recommended(str(data.get(KEY) or ""))
+                self._known = read_recommended(
+                    self.lookups.ask(CONFIG_MAPS, self.namespace, CONFIG_MAP) or {}
+                )
                 self._until = self.clock() + FRESH
             return self._known
 

@@ -85,6 +85,21 @@ def test_the_table_is_of_what_will_be_asked_and_the_counts_of_what_was() -> None
     assert order.table.holes == before.holes
 
 
+def test_what_was_foreseen_is_forgotten_with_the_config_map_and_no_sooner() -> None:
+    book, now = busy(), [0.0]
+    order, before = book.placer.order, book.placer.order.table
+    api, classes = Api(recommended(next(iter(order.online.of)))), [device_class("share", "Smaller")]
+    term = Foreseen(api, "home", lambda: now[0])  # type: ignore[arg-type]
+    term.sync(order, classes)
+    holes, now[0] = order.table.holes, PERIOD
+    api.error = ApiError("down", code=500)
+    term.sync(order, classes)
+    assert order.table.holes == holes != before.holes
+    api.error, now[0] = NotFound("none", code=404), 2 * PERIOD
+    term.sync(order, classes)
+    assert order.table.holes == before.holes
+
+
 @pytest.mark.parametrize("error", [NotFound("none", code=404), ApiError("down", code=500)])
 def test_without_recommendations_it_is_of_what_was_asked(error: Exception) -> None:
     book, api = busy(), Api({})

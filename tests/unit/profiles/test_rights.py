@@ -19,7 +19,7 @@ from koordra.kube.client import KubeClient
 from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.sampling.pod_use import PodKey
 from koordra.kubelet_plugin.sampling.profiles import Recording
-from koordra.profiles.config_map import CONFIG_MAP, KEY, Recommended, read_recommended
+from koordra.profiles.config_map import CONFIG_MAP, Recommended, read_recommended
 from koordra.profiles.profile import PodProfile
 from koordra.profiles.store import open_store
 from tests.cluster.installation import account_kubeconfig
@@ -147,7 +147,7 @@ def test_the_rights_are_exactly_what_is_used(cluster: Cluster, tmp_path: Path) -
     job = client.get(TRAINING_JOBS, "train", namespace="team")
     assert job["status"]["profile"]["pods"] == 1
     assert "memory 12544Mi / cores 25" in job["metadata"]["annotations"]["koordra.io/recommended-share"]
-    found = client.get(CONFIG_MAPS, CONFIG_MAP, namespace="koordra-system")["data"][KEY]
+    found = client.get(CONFIG_MAPS, CONFIG_MAP, namespace="koordra-system")
     assert read_recommended(found) == {"team": {kept.template: Recommended(12544 << 20, 25, START + 3600)}}
     lines = [json.loads(line) for line in cluster.audit.read_text().splitlines()]
     asked = {

@@ -4,8 +4,8 @@
     DeviceClass, annotation             done; whether the class gives it
         └─▶ `LearnedOrder.foresee`
 
-A share of a class that does not give what is recommended stays what it is. Without the ConfigMap, or where it
-cannot be read, the table is made of what was asked.
+A share of a class that does not give what is recommended stays what it is. Without the ConfigMap the table is
+made of what was asked; where it cannot be read, of what was read last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 from koordra.placement.policy.learned_order import ComesAgain, LearnedOrder
 from koordra.profiles.applied import EITHER, SMALLER, amounts_by
-from koordra.profiles.config_map import CONFIG_MAP, KEY, Known, read_recommended
+from koordra.profiles.config_map import CONFIG_MAP, Known, read_recommended
 from koordra.quantity import canonical, parse
 
 log = get_logger(__name__)
@@ -51,13 +51,12 @@ class Foreseen:
         try:
             found = self.client.get(CONFIG_MAPS, CONFIG_MAP, namespace=self.namespace)
         except NotFound:
-            return PERIOD
+            found = {}
         except ApiError as error:
             log.warning("recommendations_not_read", error=str(error))
             return PERIOD
-        text = str(objects.fields(found.get("data")).get(KEY) or "")
         named = {objects.name(one): one for one in classes}
-        if order.foresee(coming_again(read_recommended(text), named)):
+        if order.foresee(coming_again(read_recommended(found), named)):
             log.info("leftover_table_learned", claims=order.table.pods, of="profiles")
         return PERIOD
 

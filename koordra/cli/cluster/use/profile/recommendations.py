@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from koordra.api import names, objects
+from koordra.api import names
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.cluster.use.plugin_readings import NAMESPACE
 from koordra.errors import InvalidInput
@@ -71,8 +71,7 @@ class Recommendations:
 
     def _read(self) -> dict[str, dict[str, Recommended]]:
         """What an earlier process of this program wrote. Raises NotFound where nobody made the ConfigMap."""
-        found = self.client.get(CONFIG_MAPS, CONFIG_MAP, namespace=NAMESPACE)
-        return read_recommended(str(objects.fields(found.get("data")).get(KEY) or ""))
+        return read_recommended(self.client.get(CONFIG_MAPS, CONFIG_MAP, namespace=NAMESPACE))
 
     def _of(self, namespace: str, template: str) -> Recommended | None:
         kept = self.store.of_template(namespace, template)
