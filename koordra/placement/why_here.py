@@ -53,13 +53,11 @@ class Judged:
 class WhyHere:
     """`here` is None where the placement could not be made any more. `other`: the best of all other nodes;
     None where there is none, and `reasons` say why. `decided_by`: the term by which the worse of the two
-    loses; empty where there are not two. `by_waste`: the learned workload ranks nodes that are equal to the
-    claim."""
+    loses; empty where there are not two."""
 
     here: Judged | None
     other: Judged | None = None
     decided_by: str = ""
-    by_waste: bool = False
     reasons: Sequence[Reason] = ()
 
     @property
@@ -82,8 +80,7 @@ def why_here(engine: Engine, group: ClaimGroup, node: str, chosen: Chosen, *, ex
         found = engine.decide(resolved, excluded=off, once=True)
         if isinstance(found, Offer):
             other = _judged(engine, resolved, found.node, _chosen(found))
-            by_waste = engine.goes_by_waste(resolved)
-            return WhyHere(here, other, _decided_by(engine, resolved, here, other), by_waste)
+            return WhyHere(here, other, _decided_by(engine, resolved, here, other))
         why = explain(engine, free, excluded=off, besides=node)
         return WhyHere(here, reasons=grouped(reason for own in why.reasons for reason in own))
 
