@@ -16,6 +16,8 @@ be kept are refused, instead of rounded up as kube-scheduler would.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from decimal import Decimal
 from typing import Final
 
 from koordra.allocator.reasons import Cause, ClaimRefused, refusal
@@ -76,14 +78,16 @@ def refuse_foreign_driver(claim: ResourceClaim, asked: Sequence[tuple[DeviceClas
 _LITTLE: Final = 1 << 20
 
 
+def _amount(name: str, spelled: str, *, of: str) -> Decimal:
+    """0 where it is an amount of something else, or none that can be read."""
+    with suppress(InvalidQuantity):
+        return parse(spelled) if name.rpartition("/")[2] == of else Decimal(0)
+    return Decimal(0)
+
+
 def memory_in_doubt(name: str, spelled: str) -> str:
     """A question about memory below a mebibyte, where a unit was forgotten; empty for other amounts."""
-    if name.rpartition("/")[2] != names.CAPACITY_MEMORY:
-        return ""
-    try:
-        amount = parse(spelled)
-    except InvalidQuantity:
-        return ""
+    amount = _amount(name, spelled, of=names.CAPACITY_MEMORY)
     if not 0 < amount < _LITTLE:
         return ""
     meant = f"; was {amount}Gi meant?" if amount == amount.to_integral_value() and amount < 1024 else ""
@@ -96,12 +100,7 @@ def cores_below_least(name: str, spelled: str) -> str:
     Time is paced, not multiprocessors, so the least is one of every model: a launch waits 10 s at most
     (native/limiter/pace.c), which pays for kernels of 0.1 s at 1 percent, and of no more in whole at less.
     """
-    if name.rpartition("/")[2] != names.CAPACITY_CORES:
-        return ""
-    try:
-        amount = parse(spelled)
-    except InvalidQuantity:
-        return ""
+    amount = _amount(name, spelled, of=names.CAPACITY_CORES)
     if amount == 0 or amount >= LEAST_CORES:
         return ""
     return (
@@ -129,21 +128,16 @@ LEAST_REMEDY: Final = (
 def refuse_amounts_said_twice(claim: ResourceClaim, entry: Configuration, parameters: object) -> None:
     """Raises ClaimRefused where the entry's `tflops` are about a request for cores. Bytes of memory beside a
     `memoryPercent` are the most that it may come to (devices/capacity)."""
-    if not isinstance(parameters, GpuConfig):
+    if not isinstance(parameters, GpuConfig) or parameters.tflops is None:
         return
-    if parameters.tflops is not None:
-        _refuse_twice(claim, entry, names.CAPACITY_CORES, "tflops")
-
-
-def _refuse_twice(claim: ResourceClaim, entry: Configuration, capacity: str, parameter: str) -> None:
     for request in claim.requests:
         for alternative in request.alternatives:
             label = f"{request.name}/{alternative.name}" if request.prioritized else request.name
             meant = not entry.requests or {request.name, label} & set(entry.requests)
             capacities = {name.rpartition("/")[2] for name in alternative.capacity or {}}
-            if meant and capacity in capacities:
-                problem = f"request {label} asks for {capacity} in capacity.requests too"
-                field = f"{entry.where}.opaque.parameters.{parameter}"
+            if meant and names.CAPACITY_CORES in capacities:
+                problem = f"request {label} asks for {names.CAPACITY_CORES} in capacity.requests too"
+                field = f"{entry.where}.opaque.parameters.tflops"
                 raise _refused(claim, problem, field, "keep one of the two", label)
 
 
