@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Protocol
 
 from koordra.kube.kubeconfig import new_client
-from koordra.kube.validation.classes import CompileCel, accept_cel
+from koordra.kube.validation.classes import CompileCel
 from koordra.logs import get_logger
 from koordra.process import lifecycle
 from koordra_devcluster.apiserver.resources import GENERIC_WORKLOAD, POD_GROUPS
 from koordra_devcluster.apiserver.server import ApiServer
+from koordra_devcluster.apiserver.validation.cel import accept_cel
 from koordra_devcluster.controllers import claims, garbage, group_claims
 from koordra_devcluster.controllers.informers import Informers
 from koordra_devcluster.controllers.operators import loops as operator_loops

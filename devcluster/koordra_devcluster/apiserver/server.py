@@ -18,7 +18,7 @@ from typing import Final
 from koordra.api import kinds
 from koordra.api.objects import Object
 from koordra.errors import ClusterError
-from koordra.kube.validation.classes import CompileCel, accept_cel
+from koordra.kube.validation.classes import CompileCel
 from koordra_devcluster.apiserver.fields.decoding import WriteOptions
 from koordra_devcluster.apiserver.resources import BY_PATH, PRIORITY_CLASSES, Served
 from koordra_devcluster.apiserver.serving.audit import Audit
@@ -29,6 +29,7 @@ from koordra_devcluster.apiserver.status import Refusal
 from koordra_devcluster.apiserver.storage.registry import Registry, utc_now
 from koordra_devcluster.apiserver.storage.store import Store
 from koordra_devcluster.apiserver.storage.strategies import PRIORITIES
+from koordra_devcluster.apiserver.validation.cel import accept_cel
 
 NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease", "koordra-system")
 USER: Final = "developer"

@@ -1,12 +1,10 @@
-"""DeviceClasses, DeviceTaintRules and the parts they share with claims: selectors, configuration, taints,
-tolerations."""
+"""DeviceClasses, and the parts that they share with claims: selectors, configuration; tolerations."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from koordra.api.objects import Object
 from koordra.kube.validation import names
@@ -15,23 +13,12 @@ from koordra.kube.validation.field_errors import FieldErrors
 CompileCel = Callable[[str], "str | None"]
 """Answers why a CEL device expression does not compile, or None where it does."""
 
-_STRINGS: Final = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')
 MAX_PARAMETERS: Final = 10 * 1024
 MAX_EXPRESSION: Final = 10 * 1024
 MAX_SELECTORS: Final = 32
 MAX_TOLERATIONS: Final = 16
 MAX_CONFIG: Final = 32
-TAINT_EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
-
-
-def accept_cel(expression: str) -> str | None:
-    """Without a CEL compiler: brackets must balance, everything else is left to whoever evaluates it."""
-    depth = 0
-    for letter in _STRINGS.sub("", expression):
-        depth += (letter in "([{") - (letter in ")]}")
-        if depth < 0:
-            break
-    return None if depth == 0 and expression else "Syntax error: unbalanced brackets, or nothing at all"
+TOLERATED_EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 
 def selectors(errors: FieldErrors, path: str, found: Sequence[Object], compile_cel: CompileCel) -> None:
@@ -65,19 +52,6 @@ def opaque(errors: FieldErrors, path: str, configuration: Object) -> None:
         errors.too_long(f"{path}.opaque.parameters", MAX_PARAMETERS)
 
 
-def taint(errors: FieldErrors, path: str, found: Object) -> None:
-    if not found.get("key"):
-        errors.required(f"{path}.key")
-    else:
-        names.qualified_key(errors, f"{path}.key", found["key"])
-    names.label_value(errors, f"{path}.value", found.get("value", ""))
-    effect = found.get("effect")
-    if not effect:
-        errors.required(f"{path}.effect")
-    elif effect not in TAINT_EFFECTS:
-        errors.not_supported(f"{path}.effect", effect, TAINT_EFFECTS)
-
-
 def tolerations(errors: FieldErrors, path: str, found: Sequence[Object]) -> None:
     """Unlike a pod's, a toleration without a key need not be `Exists`: 1.36.2 takes `{}`."""
     if len(found) > MAX_TOLERATIONS:
@@ -95,8 +69,8 @@ def tolerations(errors: FieldErrors, path: str, found: Sequence[Object]) -> None
         else:
             errors.not_supported(f"{here}.operator", operator, ("Equal", "Exists"))
         effect = toleration.get("effect")
-        if effect and effect not in TAINT_EFFECTS[:2]:
-            errors.not_supported(f"{here}.effect", effect, TAINT_EFFECTS[:2])
+        if effect and effect not in TOLERATED_EFFECTS:
+            errors.not_supported(f"{here}.effect", effect, TOLERATED_EFFECTS)
 
 
 def device_class(errors: FieldErrors, obj: Object, compile_cel: CompileCel) -> None:
@@ -109,12 +83,3 @@ def device_class(errors: FieldErrors, obj: Object, compile_cel: CompileCel) -> N
         opaque(errors, f"spec.config[{index}]", configuration)
     if resource := spec.get("extendedResourceName"):
         names.extended_resource(errors, "spec.extendedResourceName", resource)
-
-
-def taint_rule(errors: FieldErrors, obj: Object) -> None:
-    spec: dict[str, Any] = obj.get("spec") or {}
-    selector = spec.get("deviceSelector") or {}
-    for field, check in (("driver", names.driver), ("pool", names.pool), ("device", names.label)):
-        if selector.get(field):
-            check(errors, f"spec.deviceSelector.{field}", selector[field])
-    taint(errors, "spec.taint", spec.get("taint") or {})

@@ -1,26 +1,16 @@
-"""Forms of names in the Kubernetes API: labels, subdomains, qualified names, drivers, pools, attributes,
-versions."""
+"""Forms of names in the Kubernetes API: labels, subdomains, qualified names, drivers, attributes."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Final
 
-from koordra import quantity
-from koordra.errors import InvalidQuantity
 from koordra.kube.validation.field_errors import FieldErrors
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _QUALIFIED: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_SEMVER: Final = re.compile(
-    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
-    r"(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?"
-    r"(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?",
-    re.ASCII,
-)
 
 LABEL_TEXT: Final = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an"
@@ -55,14 +45,6 @@ def is_subdomain(text: str, limit: int = 253) -> bool:
     return len(text) <= limit and _SUBDOMAIN.fullmatch(text) is not None
 
 
-def is_uuid(text: str) -> bool:
-    return _UUID.fullmatch(text) is not None
-
-
-def is_semver(text: str) -> bool:
-    return _SEMVER.fullmatch(text) is not None
-
-
 def label(errors: FieldErrors, path: str, value: Any) -> None:
     """A DNS label: device, request, counter and counter-set names."""
     if not value:
@@ -93,16 +75,6 @@ def subdomain(errors: FieldErrors, path: str, value: Any, limit: int = 253) -> N
 def driver(errors: FieldErrors, path: str, value: Any) -> None:
     """A DRA driver name: a lower-case DNS subdomain of at most 63 characters."""
     subdomain(errors, path, value, 63)
-
-
-def pool(errors: FieldErrors, path: str, value: Any) -> None:
-    """A pool name: DNS subdomains separated by slashes, at most 253 characters."""
-    if not value:
-        errors.required(path)
-    elif len(value) > 253:
-        errors.too_long(path, 253)
-    elif not all(is_subdomain(part) for part in value.split("/")):
-        errors.invalid(path, value, SUBDOMAIN_TEXT)
 
 
 def qualified_key(errors: FieldErrors, path: str, value: str) -> None:
@@ -145,15 +117,6 @@ def attribute_name(errors: FieldErrors, path: str, value: str, *, domain_require
         errors.too_long(path, 32)
     elif _IDENTIFIER.fullmatch(name) is None:
         errors.invalid(path, name, IDENTIFIER_TEXT)
-
-
-def amount(errors: FieldErrors, path: str, value: Any) -> None:
-    """A capacity: a quantity that is not negative."""
-    try:
-        if quantity.parse(value) < 0:
-            errors.invalid(path, value, "must be greater than or equal to 0")
-    except InvalidQuantity as error:
-        errors.invalid(path, value, error.problem)
 
 
 def extended_resource(errors: FieldErrors, path: str, value: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koordra.kube.validation.classes import accept_cel
+from koordra_devcluster.apiserver.validation.cel import accept_cel
 from tests.unit.devcluster.calling import CLAIMS, RESOURCE, Caller
 from tests.unit.devcluster.manifests import claim, device_class, template
 

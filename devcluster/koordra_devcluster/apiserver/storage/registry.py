@@ -17,7 +17,7 @@ from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.kube.validation import metadata as metadata_rules
-from koordra.kube.validation.classes import CompileCel, accept_cel
+from koordra.kube.validation.classes import CompileCel
 from koordra.kube.validation.field_errors import FieldErrors
 from koordra_devcluster.apiserver import status
 from koordra_devcluster.apiserver.access import admission
@@ -43,6 +43,8 @@ from koordra_devcluster.apiserver.storage.selectors import Predicate
 from koordra_devcluster.apiserver.storage.store import Entry, Key, Store
 from koordra_devcluster.apiserver.storage.strategies import Rules, Strategy, duplicate
 from koordra_devcluster.apiserver.storage.writing import Change, Writing
+from koordra_devcluster.apiserver.validation.cel import accept_cel
+from koordra_devcluster.apiserver.validation.metadata import validate_update
 
 _WAIT_FOR_ACCOUNT: Final = 2.0
 _BUDGETS: Final = BY_PATH["policy", "v1", "poddisruptionbudgets"]
@@ -233,7 +235,7 @@ class Registry:
         self, served: Served, plan: Strategy, new: Object, old: Object, subresource: str
     ) -> None:
         rules, errors = self._rules(), FieldErrors()
-        metadata_rules.validate_update(errors, new["metadata"], old["metadata"])
+        validate_update(errors, new["metadata"], old["metadata"])
         check = plan.validate_status if subresource == "status" else plan.validate_update
         check(errors, new, old, rules)
         _raise(served.kind, new["metadata"]["name"], errors)

@@ -24,7 +24,15 @@ from koordra.kube.validation.refusal import default_requests
 from koordra_devcluster.apiserver.fields import pod_defaults, workload_defaults
 from koordra_devcluster.apiserver.fields.schema import format_time
 from koordra_devcluster.apiserver.resources import GENERIC_WORKLOAD
-from koordra_devcluster.apiserver.validation import definitions, nodes, pods, slices, status, workloads
+from koordra_devcluster.apiserver.validation import (
+    definitions,
+    nodes,
+    pods,
+    slices,
+    status,
+    taints,
+    workloads,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +333,8 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
     "devicetaintrules.resource.k8s.io": Strategy(
         default=_default_taint_rule,
         has_generation=True,
-        validate=lambda errors, obj, _: classes.taint_rule(errors, obj),
-        validate_update=lambda errors, new, _old, _: classes.taint_rule(errors, new),
+        validate=lambda errors, obj, _: taints.taint_rule(errors, obj),
+        validate_update=lambda errors, new, _old, _: taints.taint_rule(errors, new),
         has_status=True,
     ),
 }

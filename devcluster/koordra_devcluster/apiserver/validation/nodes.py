@@ -8,6 +8,7 @@ from typing import Final
 from koordra.api.objects import Object
 from koordra.kube.validation import names
 from koordra.kube.validation.field_errors import FieldErrors
+from koordra_devcluster.apiserver.validation import forms
 
 NODE_TAINT_EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 
@@ -89,7 +90,7 @@ def node(errors: FieldErrors, obj: Object) -> None:
         seen.add(identity)
     for resources in ("capacity", "allocatable"):
         for name, value in ((obj.get("status") or {}).get(resources) or {}).items():
-            names.amount(errors, f"status.{resources}.{name}", value)
+            forms.amount(errors, f"status.{resources}.{name}", value)
 
 
 def lease(errors: FieldErrors, obj: Object) -> None:

@@ -16,7 +16,7 @@ from koordra.api.objects import Object
 from koordra.errors import InvalidQuantity
 from koordra.kube.validation import names
 from koordra.kube.validation.field_errors import FieldErrors
-from koordra_devcluster.apiserver.validation import nodes
+from koordra_devcluster.apiserver.validation import forms, nodes
 
 MUTABLE_TEXT: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
@@ -126,7 +126,7 @@ def _container(errors: FieldErrors, path: str, container: Object, claims: set[st
     resources = container.get("resources") or {}
     for kind in ("limits", "requests"):
         for name, value in (resources.get(kind) or {}).items():
-            names.amount(errors, f"{path}.resources.{kind}[{name}]", value)
+            forms.amount(errors, f"{path}.resources.{kind}[{name}]", value)
     _requests_within_limits(errors, path, resources)
     used: set[tuple[str, str]] = set()
     for index, reference in enumerate(resources.get("claims") or ()):

@@ -14,9 +14,9 @@ from typing import Final
 from koordra import quantity
 from koordra.api.objects import Object
 from koordra.errors import InvalidQuantity
-from koordra.kube.validation import classes, names
+from koordra.kube.validation import names
 from koordra.kube.validation.field_errors import FieldErrors
-from koordra_devcluster.apiserver.validation import nodes
+from koordra_devcluster.apiserver.validation import forms, nodes, taints
 
 MAX_DEVICES: Final = 128
 MAX_DEVICES_WITH_TAINTS_OR_COUNTERS: Final = 64
@@ -35,7 +35,7 @@ def resource_slice(errors: FieldErrors, obj: Object) -> None:
     spec = obj.get("spec") or {}
     names.driver(errors, "spec.driver", spec.get("driver"))
     pool = spec.get("pool") or {}
-    names.pool(errors, "spec.pool.name", pool.get("name"))
+    forms.pool(errors, "spec.pool.name", pool.get("name"))
     if pool.get("resourceSliceCount", 0) <= 0:
         errors.invalid(
             "spec.pool.resourceSliceCount", pool.get("resourceSliceCount", 0), "must be greater than zero"
@@ -103,7 +103,7 @@ def _counters(errors: FieldErrors, path: str, counters: Object) -> None:
         errors.too_many(path, len(counters), MAX_COUNTERS)
     for name, counter in counters.items():
         names.label(errors, f"{path}[{name}]", name)
-        names.amount(errors, f"{path}[{name}].value", counter.get("value", ""))
+        forms.amount(errors, f"{path}[{name}].value", counter.get("value", ""))
 
 
 def _devices(errors: FieldErrors, devices: Sequence[Object], *, per_device: bool) -> None:
@@ -138,18 +138,18 @@ def _device(errors: FieldErrors, path: str, device: Object) -> None:
     for name, entry in capacity.items():
         names.attribute_name(errors, f"{path}.capacity", name)
         here = f"{path}.capacity[{name}]"
-        names.amount(errors, f"{here}.value", entry.get("value", ""))
+        forms.amount(errors, f"{here}.value", entry.get("value", ""))
         if entry.get("requestPolicy") is not None:
             if shared:
                 _policy(errors, f"{here}.requestPolicy", entry["requestPolicy"], entry.get("value", "0"))
             else:
                 errors.forbidden(f"{here}.requestPolicy", "allowMultipleAllocations must be true")
     _consumed(errors, f"{path}.consumesCounters", device.get("consumesCounters") or ())
-    taints = device.get("taints") or ()
-    if len(taints) > MAX_TAINTS:
-        errors.too_many(f"{path}.taints", len(taints), MAX_TAINTS)
-    for index, taint in enumerate(taints):
-        classes.taint(errors, f"{path}.taints[{index}]", taint)
+    found = device.get("taints") or ()
+    if len(found) > MAX_TAINTS:
+        errors.too_many(f"{path}.taints", len(found), MAX_TAINTS)
+    for index, one in enumerate(found):
+        taints.taint(errors, f"{path}.taints[{index}]", one)
     for field in ("bindingConditions", "bindingFailureConditions"):
         conditions = device.get(field) or ()
         if len(conditions) > MAX_BINDING_CONDITIONS:
@@ -169,7 +169,7 @@ def _attribute(errors: FieldErrors, path: str, attribute: Object) -> None:
         if len(str(attribute.get(kind, "")).encode()) > MAX_VALUE:
             errors.too_long(f"{path}.{kind}", MAX_VALUE)
     version = attribute.get("version")
-    if version is not None and not names.is_semver(version):
+    if version is not None and not forms.is_semver(version):
         errors.invalid(f"{path}.version", version, "must be a string compatible with semver.org spec 2.0.0")
 
 

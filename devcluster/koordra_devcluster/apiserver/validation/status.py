@@ -18,7 +18,7 @@ from typing import Final
 from koordra.api.objects import Object
 from koordra.kube.validation import classes, names
 from koordra.kube.validation.field_errors import FieldErrors
-from koordra_devcluster.apiserver.validation import nodes
+from koordra_devcluster.apiserver.validation import forms, nodes
 
 MAX_RESULTS: Final = 32
 MAX_CONFIG: Final = 64
@@ -85,15 +85,15 @@ def _result(errors: FieldErrors, path: str, result: Object, known: set[str]) -> 
             "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'",
         )
     names.driver(errors, f"{path}.driver", result.get("driver"))
-    names.pool(errors, f"{path}.pool", result.get("pool"))
+    forms.pool(errors, f"{path}.pool", result.get("pool"))
     names.label(errors, f"{path}.device", result.get("device"))
-    if result.get("shareID") and not names.is_uuid(result["shareID"]):
+    if result.get("shareID") and not forms.is_uuid(result["shareID"]):
         errors.invalid(
             f"{path}.shareID", result["shareID"], "error validating uid: must be a lower-case UUID"
         )
     for name, value in (result.get("consumedCapacity") or {}).items():
         names.attribute_name(errors, f"{path}.consumedCapacity", name)
-        names.amount(errors, f"{path}.consumedCapacity[{name}]", value)
+        forms.amount(errors, f"{path}.consumedCapacity[{name}]", value)
     classes.tolerations(errors, f"{path}.tolerations", result.get("tolerations") or ())
     for field in ("bindingConditions", "bindingFailureConditions"):
         if len(result.get(field) or ()) > 4:
@@ -142,7 +142,7 @@ def _devices(
     for index, device in enumerate(devices):
         here, key = f"status.devices[{index}]", _key(device)
         names.driver(errors, f"{here}.driver", device.get("driver"))
-        names.pool(errors, f"{here}.pool", device.get("pool"))
+        forms.pool(errors, f"{here}.pool", device.get("pool"))
         names.label(errors, f"{here}.device", device.get("device"))
         if key in seen:
             errors.duplicate(here, "/".join(part for part in key if part))
