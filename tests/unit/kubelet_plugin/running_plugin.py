@@ -25,6 +25,7 @@ from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.errors import KoordraError, NotFound
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
+from koordra.kubelet_plugin.dra.sockets import PluginSockets
 from koordra.kubelet_plugin.driver import Driver
 from koordra.kubelet_plugin.publish.offering import Offering
 from koordra.kubelet_plugin.settings import NodePaths, Settings
@@ -128,7 +129,7 @@ class FakeApi(FakeSliceApi):
 
 
 class RunningPlugin:
-    """`error` is what `run` raised."""
+    """`error` is what `run` raised; `more`: other settings."""
 
     def __init__(
         self,
@@ -138,12 +139,16 @@ class RunningPlugin:
         watcher: Callable[[Path], MachineWatcher] | None = None,
         offering: Offering | None = None,
         disk: Disk | None = None,
+        api: FakeApi | None = None,
+        **more: Any,
     ) -> None:
-        self.kubelet_root = folder
+        self.kubelet_root, self.pod_uid = folder, more.get("pod_uid")
         self.paths = NodePaths(root=machine_root, state=folder / "plugins" / "koordra.io", cdi=folder / "cdi")
-        self.api = FakeApi(NODE)
+        self.api = api or FakeApi(NODE)
         self.api.claims = {"claim-1": claim(1, gpu("gpu", GPU_0))}
-        settings = Settings(node=NODE, kubelet_root=folder, paths=self.paths, offering=offering or Offering())
+        settings = Settings(
+            node=NODE, kubelet_root=folder, paths=self.paths, offering=offering or Offering(), **more
+        )
         self.driver = Driver(settings, self.api, watcher=watcher, disk=disk)  # type: ignore[arg-type]
         self.stop = threading.Event()
         self.error: KoordraError | None = None
@@ -169,7 +174,7 @@ class RunningPlugin:
 
     @property
     def registration(self) -> Path:
-        return self.kubelet_root / "plugins_registry" / "koordra.io-reg.sock"
+        return PluginSockets.below(self.kubelet_root, pod_uid=self.pod_uid).registration
 
     def endpoint(self) -> str:
         with grpc.insecure_channel(f"unix://{self.registration}") as channel:
