@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from koordra.cli.output import show_rows
 from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
+from tests.fakes.kube_api import FakeKubeApi
 
 
 def test_what_is_told_of_each_claim() -> None:
@@ -105,6 +107,22 @@ def test_explain_adds_what_the_controller_said_last(kubeconfig: str) -> None:
 def names_of(*words: str) -> list[str]:
     shown = CliRunner().invoke(cli, [*words, "-o", "json"], catch_exceptions=False)
     return [f"{entry['namespace']}/{entry['name']}" for entry in json.loads(shown.stdout)["claims"]]
+
+
+def test_only_those_that_wait_are_shown_where_only_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api, held = FakeKubeApi(), claim("held")
+    result = {"request": "gpu", "driver": names.DRIVER, "pool": "n0", "device": "gpu-0"}
+    held["status"] = {"allocation": {"devices": {"results": [result]}}}
+    api.create(DEVICE_CLASSES, device_class(names.CLASS_GPU, "gpu"))
+    for one in (held, claim("waits")):
+        api.create(RESOURCE_CLAIMS, one)
+    module = import_module("koordra.cli.cluster.claims")
+    monkeypatch.setattr(module, "connect", lambda _access: api)
+    monkeypatch.setattr(module, "namespace_of", lambda _access, _scope: "default")
+    assert names_of("claims") == ["default/held", "default/waits"]
+    assert names_of("claims", "--waiting") == ["default/waits"]
 
 
 def test_namespaces_labels_and_contexts_are_kubectls(kubeconfig: str, tmp_path: Path) -> None:
