@@ -12,9 +12,10 @@ A selector is one property, or a list of selectors under andExpression or orExpr
     index                      koordra's `minor`; NVIDIA's driver publishes nothing of the kind
     migEnabled                 whole GPUs are those without MIG; one in MIG mode is given out as its instances
 
-What a target cannot keep is refused: time slices of another length and limits of MPS by koordra, brand and
-index where they are not published, compute instances. Instances on the GPU of another claim are one claim
-with it (tied_claims.py). Both drivers have new names; classes of the old ones select nothing any more.
+What a target cannot keep is refused: time slices of another length, limits of MPS and MPS on instances by
+koordra, brand and index where they are not published, compute instances. Instances on the GPU of another
+claim are one claim with it (tied_claims.py). Both drivers have new names; classes of the old ones select
+nothing any more.
 """
 
 from __future__ import annotations
@@ -251,7 +252,7 @@ def _sharing(read: Reader, to: _Target, kind: str, notes: Notes) -> tuple[Object
     sharing.only("strategy", "timeSlicingConfig", "mpsConfig", problem="is no field of sharing")
     strategy = sharing.choice("strategy", ("TimeSlicing", "MPS"))
     if to.driver == names.DRIVER:
-        return _koordras(sharing, strategy, notes)
+        return _koordras(sharing, strategy, kind, notes)
     given: Object = {"strategy": strategy}
     slicing, mps = sharing.optional("timeSlicingConfig"), sharing.optional("mpsConfig")
     if slicing is not None and kind == "GpuConfig":
@@ -264,7 +265,7 @@ def _sharing(read: Reader, to: _Target, kind: str, notes: Notes) -> tuple[Object
     return ({"opaque": {"driver": to.driver, "parameters": parameters}},)
 
 
-def _koordras(sharing: Reader, strategy: str, notes: Notes) -> tuple[Object, ...]:
+def _koordras(sharing: Reader, strategy: str, kind: str, notes: Notes) -> tuple[Object, ...]:
     """Processes on one card take turns by themselves; how long is the driver's default."""
     slicing, mps = sharing.optional("timeSlicingConfig"), sharing.optional("mpsConfig")
     if strategy != "MPS":
@@ -278,12 +279,20 @@ def _koordras(sharing: Reader, strategy: str, notes: Notes) -> tuple[Object, ...
         return ()
     if mps is not None and mps.data:
         raise sharing.wrong(
-            f"{', '.join(mps.data)}: koordra gives MPS no limits",
+            f"{', '.join(mps.data)}: koordra limits MPS by what the claim asks for",
             "ask for memory and cores (capacity.requests) in claims of their own, or convert --to nvidia",
             at="mpsConfig",
         )
+    if kind == "MigDeviceConfig":
+        raise sharing.wrong(
+            "MPS: koordra shares whole cards by it, and this is an MIG instance",
+            "ask for a share of a card (capacity.requests), or convert --to nvidia",
+            at="strategy",
+        )
     notes.warn(
-        sharing.place("strategy"), "needs nodes whose backend for shares is mps", "koordra itself brings none"
+        sharing.place("strategy"),
+        "needs nodes that share cards by MPS",
+        "koordra kubelet-plugin --allowed-isolation mps",
     )
     parameters = {"apiVersion": API_VERSION, "kind": "GpuConfig", "isolation": "mps"}
     return ({"opaque": {"driver": names.DRIVER, "parameters": parameters}},)
@@ -295,7 +304,7 @@ def of_sharing(read: Reader, notes: Notes) -> Object | None:
     if sharing is None:
         return None
     strategy = sharing.choice("strategy", ("TimeSlicing", "MPS"))
-    found = _koordras(sharing, strategy, notes)
+    found = _koordras(sharing, strategy, read.text("kind"), notes)
     return dict(found[0]["opaque"]["parameters"]) if found else None
 
 

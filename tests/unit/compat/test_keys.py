@@ -137,6 +137,7 @@ VALUES: dict[str, Any] = {
     "interface.mtu": 1500,
     "sharing.timeSlicingConfig.interval": "Short",
     STRATEGY: "MPS",
+    f"MigDeviceConfig: {STRATEGY}": "TimeSlicing",
 }
 """Where another value would be wrong by itself."""
 
@@ -155,7 +156,7 @@ def claim_with(key: Key) -> Dict:
             devices["constraints"] = [{"matchAttribute": key.name}]
         case _:
             kind, _, path = key.name.rpartition(": ")
-            value: Any = VALUES.get(path, "x")
+            value: Any = VALUES.get(key.name, VALUES.get(path, "x"))
             parameters: Dict = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": kind} if kind else {}
             if path.startswith(STRATEGY.partition(".")[0]):
                 strategy = "TimeSlicing" if "timeSlicing" in path else "MPS"

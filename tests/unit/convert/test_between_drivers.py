@@ -59,7 +59,6 @@ def test_there_and_back_it_is_the_same() -> None:
             {"requests": ["a"], "matchAttribute": "gpu.nvidia.com/parentUUID"},
             {"requests": ["a"], "matchAttribute": "resource.kubernetes.io/pcieRoot"},
         ],
-        config=config("gpu.nvidia.com", "MigDeviceConfig", sharing={"strategy": "MPS"}),
     )
     there = convert([before], target=KOORDRA)
     assert not there.refused
@@ -70,10 +69,26 @@ def test_there_and_back_it_is_the_same() -> None:
     assert convert([made], target=NVIDIA).objects == (before,)
 
 
+def test_mps_there_and_back_it_is_the_same() -> None:
+    sharing = config("gpu.nvidia.com", "GpuConfig", sharing={"strategy": "MPS"})
+    before = claim({"deviceClassName": "gpu.nvidia.com"}, config=sharing)
+    there = convert([before], target=KOORDRA)
+    assert not there.refused
+    assert convert(there.objects, target=NVIDIA).objects == (before,)
+
+
 @pytest.mark.parametrize(
     ("obj", "target", "told"),
     [
         (claim({"deviceClassName": "vfio.gpu.nvidia.com"}), KOORDRA, "has no class beside it"),
+        (
+            claim(
+                {"deviceClassName": "mig.nvidia.com"},
+                config=config("gpu.nvidia.com", "MigDeviceConfig", sharing={"strategy": "MPS"}),
+            ),
+            KOORDRA,
+            "koordra shares whole cards by it",
+        ),
         (claim({"deviceClassName": "nic.koordra.io"}), NVIDIA, "has no class beside it"),
         (
             claim({"deviceClassName": "gpu.nvidia.com", **cel(f'{OF_NVIDIA}.brand == "Tesla"')}),

@@ -52,7 +52,7 @@ def test_claims_for_koordra(golden: Callable[[str, str], None]) -> None:
     result = run("-f", str(CASE), "--to", "koordra")
     golden("convert/nvidia-to-koordra.yaml", result.stdout)
     golden("convert/nvidia-to-koordra.notes.txt", result.stderr)
-    assert result.exit_code == 0
+    assert str(result.exception) == "1 object was refused"
 
 
 def claim_with(kind: str, spec: Any) -> list[dict[str, Any]]:
@@ -195,7 +195,7 @@ def _same_selection(selector: dict[str, Any], target: str) -> None:
             "GpuClaimParameters",
             {"sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 50}}},
             KOORDRA,
-            "koordra gives MPS no limits",
+            "koordra limits MPS by what the claim asks for",
         ),
         ("MigDeviceClaimParameters", {"profile": "1g"}, NVIDIA, "is no profile of an instance"),
         ("MigDeviceClaimParameters", {"profile": "1g.5gb", "gpuClaimName": "x"}, NVIDIA, "parentUUID"),
