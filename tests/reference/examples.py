@@ -10,7 +10,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "examples"
 ABOVE = """\
 # Examples
 
-Each runs by its name on made-up nodes, `koordra demo --example NAME`, which says whether what its README announces has come of it; a test runs them all. On a real cluster:
+`koordra demo --example NAME` runs one of them on made-up nodes and compares the outcome with the expected result in its README; a test does this for all. On a real cluster use
 `kubectl apply -f`.
 
 """
