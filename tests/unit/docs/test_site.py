@@ -1,4 +1,5 @@
-"""The site has every page, and so has its index; that anchors are there `make docs` says."""
+"""The site has every page, and so has its index; that anchors are there `make docs` says. Links to elsewhere
+are not followed, but have a form that could be."""
 
 from __future__ import annotations
 
@@ -69,3 +70,18 @@ def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     links = [target for target, _ in site.LINK.findall(text)]
     assert not [target for target in links if not (page.parent / target).exists()]
+
+
+AWAY = re.compile(r"\]\(([a-z]+:[^)\s]*)\)|<([a-z]+:[^>\s]*)>")
+WHOLE = re.compile(r"https://[a-z0-9-]+(\.[a-z0-9-]+)+(/[\w.~%+@:-]+)*/?(#[\w.-]+)?")
+
+
+def test_links_away_are_whole() -> None:
+    pages = {path for pattern in site.PAGES for path in ROOT.glob(pattern)}
+    told = {found[1] or found[2] for page in pages for found in AWAY.finditer(_prose(page))}
+    assert told
+    assert not sorted(link for link in told if not WHOLE.fullmatch(link))
+
+
+def _prose(page: Path) -> str:
+    return re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
