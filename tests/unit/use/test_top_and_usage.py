@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import yaml
+from click.testing import CliRunner
 
-from koordra.api.kinds import SERVICES
+from koordra.api import objects
+from koordra.api.kinds import RESOURCE_CLAIMS, SERVICES, Kind
 from koordra.api.objects import Object
 from koordra.cli.cluster.use import usage as usage_of
 from koordra.cli.cluster.use.readings import (
@@ -26,9 +31,11 @@ from koordra.cli.cluster.use.readings import (
     uses,
 )
 from koordra.cli.cluster.use.top import allocator, use_rows
+from koordra.cli.main import cli
 from koordra.metrics import samples
 from koordra_devcluster.apiserver.resources import ENDPOINT_SLICES as SLICES
 from tests.fakes.joint_cluster import claim
+from tests.fakes.kube_api import FakeKubeApi
 from tests.unit.use.served_cluster import Cluster, Served, allocated
 
 GIB = 1 << 30
@@ -98,6 +105,34 @@ def test_everybody_who_has_devices_is_there_whoever_allocated_them() -> None:
     ]
     assert allocator(claim("waits")) == ""
     assert use_rows([], readings, [], namespace="other") == []
+
+
+class Labelled(FakeKubeApi):
+    def list(self, kind: Kind, *, label_selector: str = "", **where: Any) -> tuple[list[Object], str]:
+        """By labels and their values."""
+        found, version = super().list(kind, **where)
+        key, _, value = label_selector.partition("=")
+        return [one for one in found if not key or objects.labels_of(one).get(key) == value], version
+
+
+def test_labels_choose_claims_and_watched_they_are_shown_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, module = Labelled(), import_module("koordra.cli.cluster.use.top")
+    for name, tier in (("web", "a"), ("batch", "b")):
+        made = allocated(name, "gpu-a")
+        made["metadata"]["labels"] = {"tier": tier}
+        api.create(RESOURCE_CLAIMS, made)
+    monkeypatch.setattr(module, "connect", lambda _access: api)
+    monkeypatch.setattr(module, "namespace_of", lambda _access, _scope: "team")
+    monkeypatch.setattr(module, "prometheus", lambda _client, _named: None)
+    monkeypatch.setattr(module, "_live", lambda _client, _interval: iter([([], [])] * 2))
+
+    def told(*words: str) -> list[list[str]]:
+        shown = CliRunner().invoke(cli, ["top", "-o", "yaml", *words], catch_exceptions=False)
+        return [[row["claim"] for row in one["top"]] for one in yaml.safe_load_all(shown.stdout)]
+
+    assert told() == [["batch", "web"]]
+    assert told("-l", "tier=a") == [["web"]]
+    assert told("--watch") == [["batch", "web"], ["batch", "web"]]
 
 
 def test_samples_are_those_of_the_names_asked_for() -> None:

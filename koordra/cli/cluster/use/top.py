@@ -58,8 +58,10 @@ def top(access: Access, scope: Scope, named: str, watch: bool, interval: float, 
     client, namespace = connect(access), namespace_of(access, scope)
     server = prometheus(client, named)
     moments = _kept(server, interval) if server else _live(client, interval)
-    for readings, rated in moments:
+    for number, (readings, rated) in enumerate(moments):
         claims, _ = client.list(kinds.RESOURCE_CLAIMS, namespace=namespace, label_selector=scope.selector)
+        if number and output == "yaml":
+            say("---")
         _show(use_rows(claims, readings, rated, namespace=namespace), output, again=watch)
         if not watch:
             return
