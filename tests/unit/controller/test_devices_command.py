@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from koordra.kubelet_plugin.publish.offering import WITHOUT_POLICY
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, node
+from tests.fakes.kube_api import FakeKubeApi
 from tests.machines.catalogue import machine
 
 
@@ -127,6 +129,25 @@ def test_the_picture(kubeconfig: str, golden: Callable[[str, str], None]) -> Non
     assert [row["type"] for row in json.loads(only.output)["devices"]] == ["nic"]
     none = CliRunner().invoke(cli, ["devices", "--kubeconfig", kubeconfig, "--node", "x"])
     assert none.output == "no device of koordra's\n"
+
+
+def test_only_what_can_still_be_had_is_shown_where_only_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, api = import_module("koordra.cli.cluster.devices"), FakeKubeApi()
+    api.create(NODES, node("a"))
+    published = slices("a", "t4x4-1nic")
+    for one in published:
+        api.create(RESOURCE_SLICES, one)
+    api.create(RESOURCE_CLAIMS, holds("c", "a", first(published, names.TYPE_GPU)))
+    monkeypatch.setattr(module, "connect", lambda _access: api)
+
+    def states(*more: str) -> set[str]:
+        shown = CliRunner().invoke(cli, ["devices", "-o", "json", *more], catch_exceptions=False)
+        return {row["state"] for row in json.loads(shown.stdout)["devices"]}
+
+    assert states() == {"Free", "Taken"}
+    assert states("--free") == {"Free"}
 
 
 def test_a_device_is_one_line_of_a_terminal() -> None:
