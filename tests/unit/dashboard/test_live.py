@@ -12,9 +12,12 @@ from koordra.api.objects import Object
 from koordra.cli.cluster.dashboard import live as module
 from koordra.cli.cluster.dashboard.live import MOST_WAITING, PERIOD, REST, Busy, Live, Moment, Watches
 from koordra.cli.cluster.dashboard.pages.address import address_of
+from koordra.controller.cache.fabrics import written_levels
 from koordra.errors import Forbidden, NotFound
+from koordra.placement.candidates.node_scoring import written_strategy
 from tests.patience import PATIENCE
-from tests.unit.dashboard.scene import NOW, listed, small
+from tests.unit.allocator.machines import pod, request
+from tests.unit.dashboard.scene import NOW, fleet, listed, small, waiting
 
 
 class World:
@@ -170,3 +173,40 @@ def test_every_change_is_another_number() -> None:
         cache._apply("ADDED", {"metadata": {"name": f"s{number}", "resourceVersion": "1"}})
         seen.add(watches._changes)
     assert len(seen) == 6
+
+
+HALLS = written_levels("hall=dc/hall")
+WEIGHTS = written_strategy("MostAllocated:cpu=1")
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "shown"),
+    [
+        ("/", {"levels": HALLS}, b"hall-7"),
+        ("/gang/default/g", {"levels": HALLS}, b"2 of 2 members fit"),
+        ("/claim/default/one", {"scoring": WEIGHTS}, b"hgx-h100-0001"),
+    ],
+)
+def test_pages_go_by_the_operators_levels_and_weights(
+    target: str, given: dict[str, Any], shown: bytes
+) -> None:
+    manifests = fleet("hgx-h100:2")
+    for one in manifests:
+        if one["kind"] == "Node":
+            one["metadata"]["labels"]["dc/hall"] = "hall-7"
+            one["status"]["allocatable"] = {"cpu": "64", "memory": "1Ti", "pods": "110"}
+    busy = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "16"}}}
+    of_busy = pod("busy")
+    of_busy["spec"] |= {"nodeName": "hgx-h100-0001", "containers": [busy]}
+    manifests += [of_busy, *waiting("one", request("gpu", capacity={"memory": "20Gi"}))]
+    for name in ("g-0", "g-1"):
+        made, user = waiting(name, request("gpu", count=8), gang="g", least=2)
+        user["metadata"]["annotations"]["koordra.io/gang-topology"] = "hall"
+        manifests += [made, user]
+
+    def page(**given: Any) -> bytes:
+        live = Live(lambda: (1, listed(manifests)), pause=lambda _: None, now=lambda: NOW, **given)
+        return live.page(address_of(target))
+
+    assert shown in page(**given)
+    assert shown not in page()
