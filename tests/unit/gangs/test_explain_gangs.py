@@ -12,6 +12,7 @@ from koordra.api import names
 from koordra.api.objects import Object
 from koordra.api.opaque.imex import ImexDomain
 from koordra.cli.cluster.explain import explain as command
+from koordra.cli.plan import plan_command
 from koordra.controller.gangs.declared.workload_kind import LWS
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
@@ -65,6 +66,13 @@ def test_levels_that_the_operator_wrote_are_told_to_the_command_too(tmp_path: Pa
     assert "2 of 2 members fit now" in text
     wrong = CliRunner().invoke(command, ["gang/train", "--topology-levels", "node"])
     assert "--topology-levels" in str(wrong.exception)
+    planned = [
+        CliRunner()
+        .invoke(plan_command, ["-f", str(tmp_path / "objects.json"), *more], catch_exceptions=False)
+        .output
+        for more in ((), ("--topology-levels", "rack=dc/rack"))
+    ]
+    assert ["no level of the fabric" in text for text in planned] == [True, False]
 
 
 def test_members_that_are_made_later_are_read_of_their_job(tmp_path: Path) -> None:

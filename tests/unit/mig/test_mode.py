@@ -125,6 +125,21 @@ def test_the_command_switches_a_card_of_a_released_driver(
     assert run(card, state, "off", card.uuid, monkeypatch=monkeypatch).endswith("is off\n")
 
 
+def test_the_operator_says_what_resets_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card, state = made(tmp_path, monkeypatch, enabled=False, architecture="Ampere"), tmp_path / "plugin"
+    released(state)
+    reset, asked = tmp_path / "reset", tmp_path / "asked"
+    reset.write_text(f"#!/bin/sh\necho $1 > {asked}\n")
+    reset.chmod(0o755)
+
+    def told(command: str) -> str:
+        return run(card, state, "on", card.uuid, "--reset-with", command, monkeypatch=monkeypatch)
+
+    assert "none was asked for (--reset-with)" in told("")
+    assert "after which it is as before" in told(str(reset))
+    assert asked.read_text().split() == [card.uuid]
+
+
 def test_without_a_plugin_that_lets_go_nothing_is_switched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,16 @@ def test_the_document(lists: tuple[str, str], tmp_path: Path) -> None:
     assert "learned from 40 pods" in shown.output
 
 
+def test_how_much_arrives_and_where_is_said(lists: tuple[str, str]) -> None:
+    def arrivals(*more: str) -> int:
+        found = _run("--nodes", lists[0], "--pods", lists[1], "--policy", "random", "-o", "json", *more)
+        return int(json.loads(found.stdout)["runs"][0]["arrivals"])
+
+    usual = arrivals()
+    assert arrivals("--tune-ratio", "2.6") > 1.8 * usual > 2.7 * arrivals("--tune-ratio", "0.65")
+    assert arrivals("--scale", "2") > 1.8 * usual
+
+
 def test_a_table_is_for_people(lists: tuple[str, str]) -> None:
     found = _run("--nodes", lists[0], "--pods", lists[1], "--start", "unknown", "--scale", "2")
     assert found.exit_code == 0, found.output

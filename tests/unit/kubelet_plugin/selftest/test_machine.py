@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -10,15 +11,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from koordra.cli.node.selftest import selftest
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.nvidia_driver.driver_root import DriverRoot, Home
 from koordra.kubelet_plugin.nvidia_driver.homes import FoundHome
+from koordra.kubelet_plugin.selftest import course
 from koordra.kubelet_plugin.selftest.machine import nvidia_smi
 from koordra.kubelet_plugin.selftest.machine.aside import aside
 from koordra.kubelet_plugin.selftest.machine.nvidia_smi import NvidiaSmi
 from koordra.kubelet_plugin.selftest.machine.scratch import scratch
 from tests.fakes.descriptors import more_than_select_takes
+from tests.fakes.driver_homes import libraries
 from tests.patience import PATIENCE
 
 
@@ -124,3 +129,24 @@ def test_one_of_the_driver_s_home_is_asked_with_its_library(
     smi = NvidiaSmi(FoundHome(driver, nvml=home / "lib64" / "libnvidia-ml.so.1"), tmp_path)
     assert smi.ask() == f"{home}/lib64\n"
     assert not NvidiaSmi(FoundHome(), tmp_path).installed
+
+
+def test_the_driver_is_where_the_operator_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[course.Settings] = []
+
+    class Recorded:
+        def __init__(self, settings: course.Settings, *_more: object) -> None:
+            given.append(settings)
+
+        def run(self) -> None:
+            """Nothing is tried."""
+
+    monkeypatch.setattr(course, "Course", Recorded)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    libraries(tmp_path / "driver/lib64")
+    for more in ([], ["--driver-root", str(tmp_path / "driver")]):
+        CliRunner().invoke(selftest, ["--root", str(tmp_path), *more], catch_exceptions=False)
+    usual, named = (settings.homes.now().driver for settings in given)
+    assert usual is None
+    assert named is not None
+    assert named.root == tmp_path / "driver"
