@@ -82,6 +82,7 @@ def defects(objects: Objects) -> list[str]:
         for word in (
             *(_of_pod(objects, obj["spec"]["template"]["spec"]) if kind in WORKLOADS else ()),
             *(_of_binding(objects, obj) if kind in ("ClusterRoleBinding", "RoleBinding") else ()),
+            *(_of_selector(objects, obj["spec"]) if kind in ("PodDisruptionBudget", "Service") else ()),
         )
     ]
 
@@ -137,3 +138,10 @@ def _of_binding(objects: Objects, binding: Object) -> Iterator[str]:
     for subject in binding["subjects"]:
         if subject["kind"] == "ServiceAccount" and ("ServiceAccount", subject["name"]) not in objects:
             yield f"no ServiceAccount {subject['name']}"
+
+
+def _of_selector(objects: Objects, spec: Object) -> Iterator[str]:
+    wanted = spec["selector"].get("matchLabels", spec["selector"]).items()
+    pods = [obj["spec"]["template"]["metadata"] for (kind, _), obj in objects.items() if kind in WORKLOADS]
+    if not any(wanted <= pod["labels"].items() for pod in pods):
+        yield "selects no pod"

@@ -117,6 +117,7 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     del objects["ServiceAccount", "koordra-nri"]
     controller = objects["Deployment", "koordra-controller"]["spec"]["template"]["spec"]
     controller["volumes"].append({"name": "x", "configMap": {"name": "y"}})
+    objects["PodDisruptionBudget", "koordra-controller"]["spec"]["selector"]["matchLabels"]["a"] = "b"
     (container,) = controller["containers"]
     container["args"] += ["--log-json", "--no-such-word=1"]
     container["volumeMounts"].append({"name": "z", "mountPath": "/tmp"})
@@ -126,6 +127,7 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
         "no ServiceAccount koordra-nri",
         "no option --no-such-word",
         "no volume z",
+        "selects no pod",
         "mounted twice: /tmp",
         "volume x is mounted nowhere",
     }
