@@ -45,7 +45,7 @@ label | warned | hami.io/node-scheduler-policy | the policy, where an annotation
 environment | y | GPU_CORE_UTILIZATION_POLICY | default, force or disable the limit on compute | force is `coresPolicy: Hard`, disable is `Elastic`; reported, since most nodes do not act by them
 environment | warned | CUDA_DISABLE_CONTROL | switches HAMi's library off for the container | is not honoured: a share is always kept
 environment | y | CUDA_DEVICE_MEMORY_LIMIT | set by HAMi's device plugin | `CUDA_DEVICE_MEMORY_LIMIT_<i>` is set by koordra to what the claim was given
-environment | warned | CUDA_DEVICE_SM_LIMIT | set by HAMi's device plugin for its library | is not set: compute is accounting only
+environment | warned | CUDA_DEVICE_SM_LIMIT | set by HAMi's device plugin for its library | is not read: koordra sets it for isolation hami-core alone; ask for cores
 environment | warned | CUDA_DEVICE_MEMORY_SHARED_CACHE | where HAMi's library keeps its counts | is not read: the limiter has a region of its own
 environment | warned | CUDA_OVERSUBSCRIBE | memory beyond the card's | is not honoured: there is no memory behind it; ask for what the pod needs
 environment | warned | CUDA_TASK_PRIORITY | 0 high, 1 low | is not read: compute is not shared by priority; ask for more cores, or a card alone (nvidia.com/gpucores 100)

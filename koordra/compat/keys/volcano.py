@@ -32,7 +32,7 @@ annotation | warned | volcano.sh/bind-time | when the pod was bound | taken out:
 annotation | warned | volcano.sh/bind-phase | how far the binding is | taken out: allocations are never believed
 environment | y | CUDA_DEVICE_MEMORY_LIMIT | set by the device plugin | `CUDA_DEVICE_MEMORY_LIMIT_<i>` is set by koordra to what the claim was given
 environment | warned | CUDA_DISABLE_CONTROL | switches the library off for the container | is not honoured: a share is always kept
-environment | warned | CUDA_DEVICE_SM_LIMIT | set by the device plugin for the library | is not set: compute is accounting only
+environment | warned | CUDA_DEVICE_SM_LIMIT | set by the device plugin for the library | is not read: koordra sets it for isolation hami-core alone; ask for cores
 environment | warned | CUDA_DEVICE_MEMORY_SHARED_CACHE | where the library keeps its counts | is not read: the limiter has a region of its own
 environment | warned | CUDA_OVERSUBSCRIBE | memory beyond the card's | is not honoured: there is no memory behind it; ask for what the pod needs
 environment | warned | CUDA_TASK_PRIORITY | 0 high, 1 low | is not read: compute is not shared by priority; ask for more cores, or a card alone (volcano.sh/vgpu-cores 100)

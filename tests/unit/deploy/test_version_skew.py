@@ -7,6 +7,7 @@ new; to take a line out is to break who has upgraded halfway.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,10 +132,12 @@ def test_versions_of_a_kind_differ_in_name_alone(crd: dict[str, Any]) -> None:
 def test_the_page_names_what_is_left_and_what_could_hang() -> None:
     text = (ROOT.parents[1] / "docs" / "upgrade.md").read_text()
     kinds = {str(crd["metadata"]["name"]) for crd in CRDS if crd["spec"]["group"] == "koordra.io"}
-    left = {names.RETAIN_FINALIZER, LEASE_NAME, SECRET_NAME, OURS, names.QUARANTINE_SEEN, *kinds}
-    left |= {names.GPUS_GIVEN_TO, names.NICS_GIVEN_TO, names.GPU_OWNER_LABEL, names.NIC_OWNER_LABEL}
+    listed = (ROOT.parents[1] / "docs" / "reference" / "names.md").read_text()
+    of_nodes = set(re.findall(r"^\| `([\w.]+/[\w-]*)` \| Node (?:annotation|label)", listed, re.MULTILINE))
+    assert {names.QUARANTINE_SEEN, names.NO_GPUS, names.MODE_LABEL} < of_nodes
+    left = {names.RETAIN_FINALIZER, LEASE_NAME, SECRET_NAME, OURS, *kinds}
+    left |= {name if name.startswith(names.DOMAIN) else f"{name.partition('/')[0]}/" for name in of_nodes}
     left |= {
-        names.MODE_LABEL,
         f"/var/lib/kubelet/plugins/{names.DRIVER}",
         "/var/lib/koordra",
         "/var/run/cdi/koordra.io-",
