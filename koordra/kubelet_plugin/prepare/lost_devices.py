@@ -30,9 +30,9 @@ from koordra.topology.machine import Gpu, Nic
 GONE: Final = "DeviceGone"
 """the device of a prepared claim is not on the node any more"""
 MOVED: Final = "DeviceMoved"
-"""it is at another address"""
+"""the device of a prepared claim is at another address"""
 OTHER: Final = "OtherDevice"
-"""another device is at its address"""
+"""another device is at the address of a prepared claim's"""
 INSTANCE_GONE: Final = "InstanceGone"
 """the claim's MIG instance is not there any more"""
 

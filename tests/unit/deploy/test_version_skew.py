@@ -133,10 +133,12 @@ def test_the_page_names_what_is_left_and_what_could_hang() -> None:
     text = (ROOT.parents[1] / "docs" / "upgrade.md").read_text()
     kinds = {str(crd["metadata"]["name"]) for crd in CRDS if crd["spec"]["group"] == "koordra.io"}
     listed = (ROOT.parents[1] / "docs" / "reference" / "names.md").read_text()
-    of_nodes = set(re.findall(r"^\| `([\w.]+/[\w-]*)` \| Node (?:annotation|label)", listed, re.MULTILINE))
-    assert {names.QUARANTINE_SEEN, names.NO_GPUS, names.MODE_LABEL} < of_nodes
-    left = {names.RETAIN_FINALIZER, LEASE_NAME, SECRET_NAME, OURS, *kinds}
-    left |= {name if name.startswith(names.DOMAIN) else f"{name.partition('/')[0]}/" for name in of_nodes}
+    marks = set(
+        re.findall(r"^\| `([\w.]+/[\w-]*)` \| (?:Node annotation|Node label|Finalizer)", listed, re.MULTILINE)
+    )
+    assert {names.QUARANTINE_SEEN, names.NO_GPUS, names.RETAIN_FINALIZER} < marks
+    left = {LEASE_NAME, SECRET_NAME, OURS, *kinds}
+    left |= {name if name.startswith(names.DOMAIN) else f"{name.partition('/')[0]}/" for name in marks}
     left |= {
         f"/var/lib/kubelet/plugins/{names.DRIVER}",
         "/var/lib/koordra",
