@@ -190,6 +190,29 @@ def test_explain_under_other_gates(files: list[str]) -> None:
     assert [reason["reason"] for reason in told[0]["reasons"]] == ["FeatureDisabled"]
 
 
+def test_claims_are_packed_or_spread_by_the_policy(tmp_path: Path) -> None:
+    """Two shares: of one card or of two, which are of one node or of two."""
+    shares = [claim(name, request("gpu", capacity={"memory": "10Gi"})) for name in "ab"]
+    users, file = [pod(name, name) for name in "ab"], tmp_path / "objects.yaml"
+
+    def devices(policy: str, *nodes: Dict) -> set[str]:
+        file.write_text(yaml.safe_dump_all([*nodes, *shares, *users]))
+        shown = run(plan_command, "-f", str(file), "--policy", policy, "-o", "json").stdout
+        found = json.loads(shown)["allocations"].values()
+        return {one["device"] for each in found for one in each["devices"]["results"]}
+
+    def nodes(policy: str, *nodes: Dict) -> set[str]:
+        file.write_text(yaml.safe_dump_all([*nodes, *shares, *users]))
+        shown = run(explain, "-f", str(file), "--policy", policy, "-o", "json").stdout
+        return {one["node"] for one in json.loads(shown)["claims"]}
+
+    assert devices("Binpack", *machine(2, 0)) == {"gpu-0"}
+    assert devices("Spread", *machine(2, 0)) == {"gpu-0", "gpu-1"}
+    both = [*machine(1, 0), *machine(1, 0, name="node-2")]
+    assert nodes("Binpack", *both) == {"node-1"}
+    assert nodes("Spread", *both) == {"node-1", "node-2"}
+
+
 def test_an_unknown_policy(files: list[str]) -> None:
     with pytest.raises(PlanError, match="policies are koordra"):
         run(plan_command, *files, "--policy", "Best")

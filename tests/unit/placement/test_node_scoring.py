@@ -277,10 +277,12 @@ def test_plan_and_explain_go_by_it_and_say_so(tmp_path: Any) -> None:
             one["metadata"].setdefault("uid", f"{one['kind']}-{objects.name(one)}")
             one["metadata"].setdefault("namespace", "default")
     file.write_text(yaml.safe_dump_all(given))
-    told = CliRunner().invoke(cli, ["plan", "-f", str(file), "-o", "yaml", *option])
-    (allocation,) = yaml.safe_load(told.output)["allocations"].values()
-    (result,) = allocation["devices"]["results"]
-    assert result["pool"] == BUSY
+    least = ["--scoring-strategy", "LeastAllocated:cpu=3,koordra.io/gpu-memory=1"]
+    for asked, where in ((least, IDLE), (option, BUSY)):
+        told = CliRunner().invoke(cli, ["plan", "-f", str(file), "-o", "yaml", *asked])
+        (allocation,) = yaml.safe_load(told.output)["allocations"].values()
+        (result,) = allocation["devices"]["results"]
+        assert result["pool"] == where
     claimed = next(one for one in given if one["kind"] == "ResourceClaim")
     claimed["status"] = {
         "allocation": allocation,

@@ -32,6 +32,10 @@ def test_problems_are_logged_and_counted(tmp_path: Path, capsys: pytest.CaptureF
     assert 'koordra_node_check_problem{check="driver"} 0.0' in counted
     assert 'koordra_node_check_problem{check="imex"} 0.0' in counted, "it is about nothing that is here"
     assert not [line for line in counted if "koordra-" in line]
+    assert 'koordra_node_check_problem{check="cdi"} 0.0' in counted
+    elsewhere = Metrics()
+    NodeCheckAtStart(elsewhere, tmp_path, cdi_folder="/nobody/reads").run(live=node.live())
+    assert 'koordra_node_check_problem{check="cdi"} 1.0' in elsewhere.text()
 
 
 @pytest.mark.parametrize("given", [True, False])
