@@ -1,11 +1,12 @@
 """No option of a command is a word without effect: its command reads it, or hands it on to something that
-does. What it then does is for each command's own tests."""
+does. What it then does is for each command's own tests, and each is given in one of them."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import inspect
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ import pytest
 
 from tests.attacks.test_every_option import EVERY
 from tests.conftest import ROOT
+from tests.unit.test_every_option_reaches_its_process import OTHERS
 
 pytestmark = pytest.mark.long
 
@@ -69,3 +71,28 @@ def test_an_option_that_nobody_reads_is_seen() -> None:
     named, body = body_of(command)
     assert named - set(reads(body)) == {"dead"}
     assert not read_anywhere()["an_option_of_nobodys"]
+
+
+@functools.cache
+def words_of_tests() -> list[frozenset[str]]:
+    paths = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_every")]
+    return [frozenset(re.findall(r"-{0,2}\w[\w-]*", path.read_text())) for path in paths]
+
+
+def test_each_is_given_in_a_test_of_its_command() -> None:
+    """But those of processes, which are tried one by one, those of the cluster's double, and where the API
+    server is, which all commands say alike (test_every_command_connects.py)."""
+    alone = {
+        name: (words, command, {*parameter.opts, *parameter.secondary_opts})
+        for name, (words, command, parameter) in EVERY.items()
+        if isinstance(parameter, click.Option) and parameter.name not in ("kubeconfig", "context")
+        if words not in OTHERS and not words.startswith("devcluster ")
+    }
+
+    def is_given(words: str, command: click.Command, spelled: set[str]) -> bool:
+        """Where the command or its function is named, too."""
+        named = {words.rpartition(" ")[2], inspect.unwrap(command.callback).__name__}  # type: ignore[arg-type]
+        return any(named & found and spelled & found for found in words_of_tests())
+
+    assert not [name for name, option in alone.items() if not is_given(*option)]
+    assert not is_given("explain", alone["explain --when"][1], {"--an-option-of-nobodys"})
