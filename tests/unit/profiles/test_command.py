@@ -154,6 +154,9 @@ def test_a_job_is_shown_with_the_share_that_would_have_done(
     assert [pod["pod"] for pod in json.loads(single.stdout)["profiles"][0]["pods"]] == ["train-1"]
     each = run("profile", "train", "-n", "team", "--prometheus", "none", "--per-pod")
     assert "pod train-1 on n1, 1 h 0 min" in each.stdout
+    away = run("profile", "train", "-n", "team", "--prometheus", "http://127.0.0.1:1")
+    assert "what nodes know alone: http://127.0.0.1:1" in away.stderr
+    assert away.stdout == text
     missing = run("profile", "nothing", "-n", "team", "--prometheus", "none")
     assert missing.exit_code == 1
     assert "team/nothing: no node has a profile of it" in str(missing.exception)
