@@ -21,7 +21,7 @@ from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.isolation.backend import Card, Share
-from koordra.kubelet_plugin.isolation.card_watch import CardWatch
+from koordra.kubelet_plugin.isolation.card_watch import CardWatch, node_backends
 from koordra.kubelet_plugin.isolation.mps.backend import MpsIsolation
 from koordra.kubelet_plugin.isolation.packages import backends
 from koordra.kubelet_plugin.isolation.timeslicing import TimeSlicing
@@ -29,10 +29,11 @@ from koordra.kubelet_plugin.nvidia_driver.card_settings import CardSettings
 from koordra.kubelet_plugin.nvidia_driver.driver_programs import DriverPrograms
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.offering import Offering
+from koordra.kubelet_plugin.settings import Settings
 from koordra.kubelet_plugin.status.claim_status import with_looks
 from koordra.node_state.layout import mps_namespace
 from tests.fakes import mps_control
-from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, parameters, uid
+from tests.fakes.node_claims import GPU_0, GPU_1, NODE, claim, gpu, parameters, uid
 from tests.patience import PATIENCE
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
 
@@ -243,6 +244,19 @@ def test_a_card_is_one_fault_domain_and_a_namespaces(cards: Cards, node: PluginN
         "has no --mps-shared; this one has claims of team-a"
     )
     prepare(node, share(2, GPU_1, namespace="team-b"))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_card_is_of_several_namespaces_where_the_operator_says_so(
+    shared: bool, node: PluginNode, tmp_path: Path
+) -> None:
+    mps, *_ = node_backends(Settings(NODE, tmp_path, node.paths, offering=Offering(mps_shared=shared)))
+    first, second = (
+        Share(uid(number), 0, GPU_0, uuid="GPU-1", memory_bytes=1, cores=None, namespace=namespace)
+        for number, namespace in enumerate(("team-a", "team-b"))
+    )
+    why = mps.fits(second, GpuConfig(), Card(GPU_0, "GPU-1", (first, second)))
+    assert (why is None) is shared
 
 
 @pytest.mark.parametrize("word", ["mps", "timeslicing"])
