@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 import numpy as np
+from click.core import ParameterSource
 
 from koordra.api.names import DEFAULT_POLICY
 from koordra.cli.machine.machine_view import of_kind
@@ -73,7 +74,8 @@ _LEARNING_SEEDS = 200
 )
 @output("table", "json")
 @click.option("--plot", type=FILE, help="Draw allocation over arrivals (SVG).")
-def command(**options: Any) -> None:
+@click.pass_context
+def command(ctx: click.Context, /, **options: Any) -> None:
     """Replay a trace: pods arrive in random order at an empty cluster until it is more than full; each is
     tried once.
 
@@ -82,11 +84,24 @@ def command(**options: Any) -> None:
     """
     lines = read_text(options["pods"]).splitlines()
     if lines and "rdma_request" in lines[0].split(","):
+        _refuse_given(ctx, _OF_OPENB, "of a list of DLRM pods")
         replay_dlrm(lines, options)
         return
+    _refuse_given(ctx, _OF_DLRM, "of a list of OpenB pods")
     if options["nodes"] is None:
         raise click.UsageError("--nodes is needed for a list of OpenB pods")
     _replay_openb(lines, options)
+
+
+_OF_OPENB: Final = ("nodes", "tune_ratio", "scale", "table", "save_table", "plot")
+_OF_DLRM: Final = ("machine", "machines")
+
+
+def _refuse_given(ctx: click.Context, names: Sequence[str], of: str) -> None:
+    """What would be without effect."""
+    for name in names:
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{name.replace('_', '-')} says nothing {of}")
 
 
 def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
@@ -97,6 +112,11 @@ def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
         raise click.UsageError(f"{options['nodes']} has no GPUs")
     workload = Workload.of(pod.request for pod in pods)
     names = policy_names(options["policies"])
+    learns = DEFAULT_POLICY in names and options["start"] == "learned" and options["table"] is None
+    if options["save_table"] is not None and not learns:
+        raise click.UsageError(
+            "--save-table writes what policy koordra learns before the replay; here it learns nothing"
+        )
     experiment = Experiment(
         cluster,
         pods,

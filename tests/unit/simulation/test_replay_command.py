@@ -72,6 +72,16 @@ def test_how_much_arrives_and_where_is_said(lists: tuple[str, str]) -> None:
     assert arrivals("--scale", "2") > 1.8 * usual
 
 
+def test_what_is_known_of_the_workload_is_of_use(lists: tuple[str, str]) -> None:
+    def allocated(start: str) -> float:
+        found = _run(
+            "--nodes", lists[0], "--pods", lists[1], "--start", start, "--seeds", "42-45", "-o", "json"
+        )
+        return sum(float(run["alloc_pct_100"]) for run in json.loads(found.stdout)["runs"])
+
+    assert allocated("learned") > allocated("unknown")
+
+
 def test_a_table_is_for_people(lists: tuple[str, str]) -> None:
     found = _run("--nodes", lists[0], "--pods", lists[1], "--start", "unknown", "--scale", "2")
     assert found.exit_code == 0, found.output
@@ -87,6 +97,9 @@ def test_a_table_is_for_people(lists: tuple[str, str]) -> None:
         (("--policy", "greedy"), "'greedy' is not a policy"),
         (("--seeds", "x"), "write 42-51"),
         (("--seeds", "5-4"), "has no seed"),
+        (("--machine", "hgx-h100"), "--machine says nothing of a list of OpenB pods"),
+        (("--save-table", "t", "--start", "unknown"), "here it learns nothing"),
+        (("--save-table", "t", "--policy", "random"), "here it learns nothing"),
     ],
 )
 def test_complaints(lists: tuple[str, str], arguments: tuple[str, ...], words: str) -> None:
@@ -114,3 +127,9 @@ def test_dlrm_reports_alignment(tmp_path: Path) -> None:
     assert (koordra["policy"], blind["policy"]) == ("koordra", "first-fit")
     assert koordra["aligned_pct"] == koordra["best_level_pct"] == 100
     assert blind["aligned_pct"] < 100
+    given = "--pods", str(pods)
+    other = json.loads(_run(*given, "--machine", "pcie-a100x8-2nic", "--machines", "3", "-o", "json").stdout)
+    assert (other["machine"], other["nodes"]) == ("pcie-a100x8-2nic", 3)
+    assert other["runs"] != document["runs"]
+    refused = _run(*given, "--scale", "2")
+    assert "--scale says nothing of a list of DLRM pods" in refused.output
