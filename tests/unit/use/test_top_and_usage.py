@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -115,7 +116,14 @@ class Labelled(FakeKubeApi):
         return [one for one in found if not key or objects.labels_of(one).get(key) == value], version
 
 
-def test_labels_choose_claims_and_watched_they_are_shown_again(monkeypatch: pytest.MonkeyPatch) -> None:
+class Kept:
+    """A Prometheus that knows of one pod."""
+
+    def query(self, expression: str) -> list[Reading]:
+        return [] if expression.startswith("rate(") else granted("runs", "web", "GPU-a", cores=25)
+
+
+def test_options_say_which_claims_how_often_and_who_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     api, module = Labelled(), import_module("koordra.cli.cluster.use.top")
     for name, tier in (("web", "a"), ("batch", "b")):
         made = allocated(name, "gpu-a")
@@ -123,7 +131,7 @@ def test_labels_choose_claims_and_watched_they_are_shown_again(monkeypatch: pyte
         api.create(RESOURCE_CLAIMS, made)
     monkeypatch.setattr(module, "connect", lambda _access: api)
     monkeypatch.setattr(module, "namespace_of", lambda _access, _scope: "team")
-    monkeypatch.setattr(module, "prometheus", lambda _client, _named: None)
+    monkeypatch.setattr(module, "prometheus", lambda _client, named: Kept() if named else None)
     monkeypatch.setattr(module, "_live", lambda _client, _interval: iter([([], [])] * 2))
 
     def told(*words: str) -> list[list[str]]:
@@ -133,6 +141,20 @@ def test_labels_choose_claims_and_watched_they_are_shown_again(monkeypatch: pyte
     assert told() == [["batch", "web"]]
     assert told("-l", "tier=a") == [["web"]]
     assert told("--watch") == [["batch", "web"], ["batch", "web"]]
+    for where, pods in (((), ["", ""]), (("--prometheus", "monitoring/p"), ["", "runs"])):
+        shown = CliRunner().invoke(cli, ["top", "-o", "json", *where], catch_exceptions=False)
+        assert [row["pod"] for row in json.loads(shown.stdout)["top"]] == pods
+
+
+def test_between_two_readings_are_as_many_seconds_as_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, slept = import_module("koordra.cli.cluster.use.top"), list[float]()
+    monkeypatch.setattr(module, "connect", lambda _access: Labelled())
+    monkeypatch.setattr(module, "namespace_of", lambda _access, _scope: "team")
+    monkeypatch.setattr(module, "_read", lambda _client, _wanted: SimpleNamespace(readings=(), silent={}))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
+    for more in ((), ("--interval", "3")):
+        CliRunner().invoke(cli, ["top", "--prometheus", "none", *more], catch_exceptions=False)
+    assert slept == [10.0, 3.0]
 
 
 def test_samples_are_those_of_the_names_asked_for() -> None:
