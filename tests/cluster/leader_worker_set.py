@@ -9,7 +9,8 @@ leader's namespace and name, where the operator takes a digest of them.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,8 +22,8 @@ from koordra.api.objects import Object
 from koordra.controller.gangs.declared.workload_kind import LWS
 from koordra.errors import ApiError, Conflict, NotFound
 from koordra.kube.client import KubeClient
-from koordra_devcluster.apiserver.resources import CRDS, STATEFUL_SETS
-from tests.cluster.waiting import eventually
+from koordra_devcluster.apiserver.resources import STATEFUL_SETS
+from tests.cluster.definitions import defined
 
 _ADMISSION: Final = "admissionregistration.k8s.io"
 POLICIES: Final = Kind(
@@ -34,32 +35,6 @@ BINDINGS: Final = Kind(
 SETS: Final = Kind("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet")
 RESTART: Final = "RecreateGroupOnPodRestart"
 _POLICY: Final = "koordra-test-leaderworkerset"
-
-_CRD: Final = {
-    "apiVersion": CRDS.api_version,
-    "kind": CRDS.kind,
-    "metadata": {"name": f"{SETS.plural}.{SETS.group}"},
-    "spec": {
-        "group": SETS.group,
-        "names": {"kind": SETS.kind, "plural": SETS.plural, "singular": SETS.kind.lower()},
-        "scope": "Namespaced",
-        "versions": [
-            {
-                "name": SETS.version,
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "properties": {
-                            "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                        },
-                    }
-                },
-            }
-        ],
-    },
-}
 
 _LABEL: Final = """\
 JSONPatch{{op: "add", path: "/metadata/labels/" + jsonpatch.escapeKey("{name}"), value: {value}}}"""
@@ -127,8 +102,9 @@ JSONPatch{{op: "add", path: "/spec/affinity", value: Object.spec.affinity{{
     }
 
 
-def install(client: KubeClient) -> None:
-    """Skips where the cluster cannot have it."""
+@contextmanager
+def operator(client: KubeClient) -> Iterator[None]:
+    """Its kind, and its webhook. Skips where the cluster cannot have that."""
     policy = {"apiVersion": POLICIES.api_version, "kind": POLICIES.kind, "metadata": {"name": _POLICY}}
     try:
         with suppress(Conflict):
@@ -142,23 +118,11 @@ def install(client: KubeClient) -> None:
     binding = {"apiVersion": BINDINGS.api_version, "kind": BINDINGS.kind, "metadata": {"name": _POLICY}}
     with suppress(Conflict):
         client.create(BINDINGS, {**binding, "spec": {"policyName": _POLICY}})
-    with suppress(Conflict):
-        client.create(CRDS, _CRD)
-    eventually(lambda: _is_served(client), "the LeaderWorkerSets")
-
-
-def uninstall(client: KubeClient) -> None:
-    for kind, name in ((BINDINGS, _POLICY), (POLICIES, _POLICY), (CRDS, _CRD["metadata"]["name"])):  # type: ignore[index]
+    with defined(client, [SETS]):
+        yield
+    for kind in (BINDINGS, POLICIES):
         with suppress(NotFound):
-            client.delete(kind, name)
-
-
-def _is_served(client: KubeClient) -> bool:
-    try:
-        client.list(SETS)
-    except ApiError:
-        return False
-    return True
+            client.delete(kind, _POLICY)
 
 
 @dataclass(frozen=True)

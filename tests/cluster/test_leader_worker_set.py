@@ -15,7 +15,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN
 from koordra.kube.client import KubeClient
-from tests.cluster.leader_worker_set import LeaderWorkerSet, install, uninstall
+from tests.cluster.leader_worker_set import LeaderWorkerSet, operator
 from tests.cluster.nodes import made_up
 from tests.cluster.test_gangs import PATIENCE, pod_spec
 from tests.cluster.test_joint_allocation import Workload, request, results
@@ -37,11 +37,10 @@ def racks(client: KubeClient, controller: None, tmp_path_factory: pytest.TempPat
         yield
 
 
-@pytest.fixture(scope="module")
-def operator(client: KubeClient) -> Iterator[None]:
-    install(client)
-    yield
-    uninstall(client)
+@pytest.fixture(scope="module", name="operator")
+def served(client: KubeClient) -> Iterator[None]:
+    with operator(client):
+        yield
 
 
 class Serving:
