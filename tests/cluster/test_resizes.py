@@ -137,6 +137,8 @@ def plugin(client: KubeClient, kubeconfig: str, namespace: str) -> Iterator[Resi
             found.remove_workloads()
             remove_node(client, NODE)
             client.delete(kinds.DEVICE_CLASSES, CLASS)
+            for region in filter(Path.is_mount, folder.rglob("limiter/claims/*")):
+                subprocess.run(["umount", str(region)], check=True)
 
 
 @dataclass
