@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
-from koordra.errors import Conflict, NotFound
+from koordra.errors import NotFound
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange, ModeStep, quarantined
@@ -170,13 +170,10 @@ class Publisher(Wakeable):
         )
 
     def _write(self, wanted: Object, current: Object | None) -> None:
+        """Raises Conflict where another instance of the node was quicker; the next round sees its slice."""
         if current is None:
-            try:
-                answered = self._client.create(kinds.RESOURCE_SLICES, wanted)
-            except Conflict:
-                # A slice of this name that the selector does not show: an older state of the node's pool.
-                current = self._client.get(kinds.RESOURCE_SLICES, objects.name(wanted))
-        if current is not None:
+            answered = self._client.create(kinds.RESOURCE_SLICES, wanted)
+        else:
             answered = self._client.update(
                 kinds.RESOURCE_SLICES,
                 {

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from koordra.api.objects import Object
-from koordra.errors import ApiError, ApiUnreachable
+from koordra.errors import ApiError, ApiUnreachable, Conflict
 from koordra.kubelet_plugin.publish.publisher import Publisher, missing_fields
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology.problems import Discovery
@@ -73,6 +73,21 @@ def test_nothing_is_written_without_a_change_not_even_by_the_next_instance(publi
     assert published.api.writes == writes
 
 
+def test_of_two_instances_the_slower_one_sees_what_the_quicker_one_wrote(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both list, then both create."""
+    slower = published.restarted()
+    with monkeypatch.context() as early:
+        early.setattr(published.api, "list", Mock(return_value=([], "1")))
+        published.publisher.sync()
+        with pytest.raises(Conflict):
+            slower.sync()
+    writes = published.api.writes
+    assert not slower.sync()
+    assert published.api.writes == writes
+
+
 def test_it_says_when_the_slices_are_what_they_should_be_and_not_while_they_cannot_be_written(
     published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,14 +136,6 @@ def test_a_half_written_pool_is_completed(published: Published) -> None:
     published.api.slices["more-1"]["spec"]["pool"]["generation"] = 7
     assert published.restarted().sync()
     assert published.api.generations() == {8}
-
-
-def test_a_slice_of_the_same_name_that_is_not_ours_by_selector_is_taken_over(published: Published) -> None:
-    published.publisher.sync()
-    (name,) = published.api.slices
-    published.api.slices[name]["spec"]["nodeName"] = "old-name"
-    assert published.publisher.sync()
-    assert published.api.slices[name]["spec"]["nodeName"] == NODE
 
 
 def test_a_new_node_object_becomes_the_owner(published: Published) -> None:
