@@ -1,8 +1,8 @@
-"""The suite's controller behind the Service of its webhook, so that it is reached through the API server's
-proxy (services/proxy).
+"""The suite's controller behind the Service of its webhook, and processes of this machine in the place of
+pods, so that they are reached through the API server's proxy (services/proxy, pods/proxy).
 
 The double passes requests on to processes of this machine. A real server passes them on to addresses of pods
-alone and never to the loopback's own: there a Pod that no kubelet backs stands for the controller, with an
+alone and never to the loopback's own: there a Pod that no kubelet backs stands for the process, with an
 address of TEST-NET-1 that the loopback device has meanwhile, and what comes there is handed on.
 """
 
@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from koordra.api import kinds
+from koordra.api import kinds, objects
 from koordra.api.objects import Object
 from koordra.errors import NotFound
 from koordra.kube.client import KubeClient
@@ -27,6 +27,7 @@ from tests.cluster.waiting import NODES
 
 ADDRESS: Final = "192.0.2.77"
 NAME: Final = "koordra-controller-stand-in"
+IMAGE: Final = "none.test/none:1"
 NAMESPACE: Final = "koordra-system"
 
 
@@ -38,43 +39,54 @@ def behind_service(client: KubeClient, port: int) -> Iterator[None]:
         put(client, endpoints)
         yield
         return
+    with reached(client, port) as (address, mine):
+        ports = [{"name": service["spec"]["ports"][0]["targetPort"], "containerPort": mine}]
+        pod: Object = {
+            "metadata": {"name": NAME, "labels": service["spec"]["selector"]},
+            "spec": {"nodeName": NODES[0], "containers": [{"name": "main", "image": IMAGE, "ports": ports}]},
+        }
+        with standing_in(client, pod, address):
+            yield
+
+
+@contextmanager
+def reached(client: KubeClient, port: int) -> Iterator[tuple[str, int]]:
+    """The pod's address, and the port of it, by which the API server's proxy comes to a port of this
+    machine."""
+    if "koordra-devcluster" in client.version():
+        yield "127.0.0.1", port
+        return
     own = [f"{ADDRESS}/32", "dev", "lo"]
     added = subprocess.run(["ip", "address", "add", *own], capture_output=True, text=True, check=False)
     if added.returncode and "File exists" not in added.stderr:
         pytest.skip(f"the loopback device gets no address for a pod: {added.stderr.strip()}")
     try:
         with _handed_on(port) as mine:
-            _stand_in(client, service, mine)
-            yield
+            yield ADDRESS, mine
     finally:
-        with contextlib.suppress(NotFound):
-            client.delete(kinds.PODS, NAME, namespace=NAMESPACE, grace_period=0)
         subprocess.run(["ip", "address", "del", *own], check=False)
 
 
-def _stand_in(client: KubeClient, service: Object, port: int) -> None:
-    ports = [{"name": service["spec"]["ports"][0]["targetPort"], "containerPort": port}]
-    pod: Object = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": service["spec"]["selector"]},
-        "spec": {
-            "nodeName": NODES[0],
-            "automountServiceAccountToken": False,
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [{"name": "main", "image": "none.test/none:1", "ports": ports}],
-        },
-    }
+@contextmanager
+def standing_in(client: KubeClient, pod: Object, address: str) -> Iterator[None]:
+    """A pod of koordra's that no kubelet backs, and that runs with this address."""
+    name = objects.name(pod)
+    spec = {**pod["spec"], "automountServiceAccountToken": False, "tolerations": [{"operator": "Exists"}]}
     with contextlib.suppress(NotFound):  # of an earlier, killed run
-        client.delete(kinds.PODS, NAME, namespace=NAMESPACE, grace_period=0)
-    client.create(kinds.PODS, pod)
+        client.delete(kinds.PODS, name, namespace=NAMESPACE, grace_period=0)
+    client.create(kinds.PODS, {**pod, "spec": spec}, namespace=NAMESPACE)
     status = {
         "phase": "Running",
-        "podIP": ADDRESS,
-        "podIPs": [{"ip": ADDRESS}],
+        "podIP": address,
+        "podIPs": [{"ip": address}],
         "conditions": [{"type": "Ready", "status": "True"}],
     }
-    client.patch(kinds.PODS, NAME, {"status": status}, namespace=NAMESPACE, subresource="status")
+    client.patch(kinds.PODS, name, {"status": status}, namespace=NAMESPACE, subresource="status")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(NotFound):
+            client.delete(kinds.PODS, name, namespace=NAMESPACE, grace_period=0)
 
 
 @contextmanager
@@ -86,14 +98,20 @@ def _handed_on(port: int) -> Iterator[int]:
             with contextlib.suppress(OSError):
                 while True:
                     come, _ = listening.accept()
-                    gone = socket.create_connection(("127.0.0.1", port))
-                    for one, other in ((come, gone), (gone, come)):
-                        threading.Thread(target=_pour, args=(one, other), daemon=True).start()
+                    threading.Thread(target=_hand_on, args=(come, port), daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
         yield int(listening.getsockname()[1])
         with contextlib.suppress(OSError):
             listening.shutdown(socket.SHUT_RDWR)
+
+
+def _hand_on(come: socket.socket, port: int) -> None:
+    with come, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as gone:
+        back = threading.Thread(target=_pour, args=(gone, come), daemon=True)
+        back.start()
+        _pour(come, gone)
+        back.join()
 
 
 def _pour(one: socket.socket, other: socket.socket) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from tests.cluster.waiting import NODES, eventually
 NAMESPACE = "koordra-test"
 LEVELS = {level: f"example.com/{level}" for level in ("hall", "row", "rack")}
 """Of the network between nodes, as the controller's operator wrote them; NODES are in none."""
+As = Callable[..., KubeClient]
 STARTS_WITHIN = 300.0
 """For the devcluster to start, and for the controller to serve and to put its authority into the webhooks: a
 minute each on a busy machine."""
@@ -120,6 +122,8 @@ def installed(client: KubeClient, webhook_port: int) -> Iterator[Installation]:
             "imex",
             "autoscale",
             "training",
+            "profiler",
+            "pod-network",
         ),
     )
     found.apply()
@@ -207,6 +211,20 @@ def namespace(client: KubeClient, controller: None) -> Iterator[str]:
     for kind in (kinds.RESOURCE_CLAIMS, kinds.RESOURCE_CLAIM_TEMPLATES):
         _remove_mine(client, kind)
     eventually(lambda: not _mine(client, kinds.RESOURCE_CLAIMS), "the claims' end")
+
+
+@pytest.fixture
+def account(client: KubeClient, kubeconfig: str, namespace: str, tmp_path: Path) -> As:
+    """The API as one of koordra's ServiceAccounts sees it, with a token that is bound to a node or to
+    none."""
+    del namespace
+
+    def of(name: str, node: str | None = None) -> KubeClient:
+        bound = client.get(kinds.NODES, node) if node else None
+        path = tmp_path / f"{name}-{node}"
+        return new_client(str(account_kubeconfig(client, kubeconfig, path, account=name, bound_to=bound)))
+
+    return of
 
 
 def _mine(client: KubeClient, kind: kinds.Kind) -> list[Object]:

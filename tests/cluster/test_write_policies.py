@@ -3,9 +3,7 @@ their own tokens. What they do write is shown by the other modules here, which r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,28 +12,12 @@ from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import Forbidden, Invalid, NotFound
 from koordra.kube.client import JSON_PATCH, KubeClient
-from koordra.kube.kubeconfig import new_client
-from tests.cluster.installation import account_kubeconfig
+from tests.cluster.conftest import As
 from tests.cluster.waiting import NODES
 
 pytestmark = pytest.mark.cluster
 
-As = Callable[..., KubeClient]
 REFUSED = (Forbidden, Invalid)
-
-
-@pytest.fixture
-def account(client: KubeClient, kubeconfig: str, namespace: str, tmp_path: Path) -> As:
-    """The API as one of koordra's ServiceAccounts sees it, with a token that is bound to a node or to
-    none."""
-    del namespace
-
-    def of(name: str, node: str | None = None) -> KubeClient:
-        bound = client.get(kinds.NODES, node) if node else None
-        path = tmp_path / f"{name}-{node}"
-        return new_client(str(account_kubeconfig(client, kubeconfig, path, account=name, bound_to=bound)))
-
-    return of
 
 
 def a_pod(client: KubeClient, namespace: str, *, claim: str = "nobodys", **annotations: str) -> Object:
