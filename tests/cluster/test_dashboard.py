@@ -19,15 +19,19 @@ from pathlib import Path
 
 import pytest
 
-from koordra.api import kinds
+from koordra.api import kinds, names
 from koordra.api.objects import Object
 from koordra.controller.webhook import keys
 from koordra.errors import Conflict, NotFound
 from koordra.kube.client import KubeClient
 from koordra_devcluster.apiserver.resources import CLUSTER_ROLE_BINDINGS, ROLE_BINDINGS, ROLES
+from tests.cluster.definitions import defined
 from tests.cluster.installation import account_kubeconfig, documents, free_port, kind_of, token
 from tests.cluster.kubelet_node import SYSTEM, lent_node, pod_of
+from tests.cluster.test_gang_levels import FABRICS
+from tests.cluster.test_gangs import pod_spec
 from tests.cluster.test_joint_allocation import Workload, request
+from tests.cluster.test_kinds_of_others import GROUPS, NAME, SYSTEMS
 from tests.cluster.waiting import NODES, eventually
 from tests.patience import PATIENCE
 
@@ -123,6 +127,25 @@ def test_pages_are_made_of_what_its_account_may_read(own: Path, waits: str, tmp_
         shows(address, "", f"{NODES[0]}")
         shows(address, "waiting", "requested 200Gi, no device has more than 79.6Gi")
         shows(address, f"claim/{waits}/fits", "used by pod fits")
+
+
+def test_gangs_are_those_of_other_systems_too(
+    client: KubeClient, own: Path, namespace: str, tmp_path: Path
+) -> None:
+    volcano = "scheduling.volcano.sh"
+    system, group = SYSTEMS[volcano], GROUPS[volcano]
+    with defined(client, [*GROUPS.values(), *FABRICS.values()]):
+        body = {**group.type_meta, "metadata": {"name": NAME}, "spec": dict(system.spec)}
+        client.create(group, body, namespace=namespace)
+        Workload(client, namespace).template("one", [request("gpu", names.CLASS_GPU)])
+        member = {
+            "metadata": {"name": "w0", "annotations": dict(system.annotations)},
+            "spec": pod_spec("one"),
+        }
+        client.create(kinds.PODS, member, namespace=namespace)
+        with dashboard(own, tmp_path, "127.0.0.1:0") as address:
+            shows(address, "waiting", "1 of 2 members are there")
+        client.delete(group, NAME, namespace=namespace)
 
 
 def test_beyond_loopback_a_token_of_somebody_who_may_list_it_is_needed(

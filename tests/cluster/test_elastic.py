@@ -272,3 +272,6 @@ def test_the_cards_are_shown(elastic: Elastic, client: KubeClient) -> None:
         assert len(found) == 8
         assert {obj["spec"]["index"] for obj in found} == set(range(8))
         assert all(obj["spec"]["memory"] > 80000 for obj in found)
+    name, index = objects.name(found[0]), found[0]["spec"]["index"]
+    client.patch(GPUS, name, {"spec": {"index": 77}})
+    eventually(lambda: client.get(GPUS, name)["spec"]["index"] == index, "the card shown as it is")

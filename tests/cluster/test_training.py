@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from koordra.api import names, objects
-from koordra.api.kinds import PODS, TRAINING_JOBS
+from koordra.api.kinds import PODS, SERVICES, TRAINING_JOBS
 from koordra.api.objects import Object
 from koordra.errors import Invalid
 from koordra.kube.client import KubeClient
@@ -89,6 +89,21 @@ def test_the_course_of_a_job(training: Training, client: KubeClient) -> None:
     training.is_in("train", "Complete")
     client.delete(TRAINING_JOBS, "train", namespace=training.namespace, propagation="Background")
     eventually(lambda: not training.pods("train"), "its pods gone with it", timeout=PATIENCE)
+
+
+def test_a_service_of_the_jobs_name_that_is_not_its_own(training: Training, client: KubeClient) -> None:
+    body = {"metadata": {"name": "taken"}, "spec": {"clusterIP": "None"}}
+    client.create(SERVICES, body, namespace=training.namespace)
+    training.job("taken", framework="PyTorch", minReplicas=2, maxReplicas=2)
+
+    def trouble() -> str:
+        found = training.status("taken").get("conditions") or ()
+        return next((one["message"] for one in found if one["type"] == "Trouble"), "")
+
+    eventually(lambda: "a Service taken that is not this job's" in trouble(), "what is in its way")
+    client.delete(SERVICES, "taken", namespace=training.namespace)
+    training.is_in("taken", "Running", "taken-000-0", "taken-001-0")
+    assert trouble() == ""
 
 
 @pytest.mark.parametrize(
