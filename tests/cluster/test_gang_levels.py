@@ -1,14 +1,15 @@
 """Gangs on three levels with labels of somebody's own, none of them one that koordra knows: levels that the
-operator wrote (`--topology-levels`), and levels of a Topology of Kueue's, whose CRD is installed meanwhile.
+operator wrote (`--topology-levels`), and levels of other systems' objects, whose CRDs are installed
+meanwhile: of a Topology of Kueue's, of KAI's, of Volcano's HyperNodes and of Koordinator's layers.
 
-Both divide the same eight nodes of eight GPUs: two rows of two racks of two. Racks of different rows have the
-same names. The operator's halve the row of nodes, and Kueue's put every other node into the same row."""
+All divide the same eight nodes of eight GPUs: two rows of two racks of two. Racks of different rows have the
+same names. The operator's halve the row of nodes, and the others put every other node into the same row."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,13 +18,15 @@ import pytest
 from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
+from koordra.controller.cache import changes
 from koordra.controller.cache.changes import LOOK_AGAIN
 from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN
 from koordra.controller.gangs.declared.workload_kind import COMPLETION_INDEX
 from koordra.errors import Conflict, NotFound
 from koordra.kube.client import KubeClient
-from koordra_devcluster.apiserver.resources import CRDS, JOBS
+from koordra_devcluster.apiserver.resources import JOBS
 from tests.cluster.conftest import LEVELS
+from tests.cluster.definitions import defined
 from tests.cluster.nodes import made_up
 from tests.cluster.test_gangs import PATIENCE, pod_spec
 from tests.cluster.test_joint_allocation import Workload, request
@@ -34,7 +37,8 @@ pytestmark = pytest.mark.cluster
 
 HERE: Final = {"koordra.io/test-levels": "true"}
 SIZE: Final = 8
-TOPOLOGIES: Final = Kind("kueue.x-k8s.io", "v1beta2", "topologies", "Topology", namespaced=False)
+FABRICS: Final = {f"{kind.plural}.{kind.group}": kind for kind in reversed(changes.FABRICS)}
+"""The newest version of each."""
 KUEUE: Final = "kueue.x-k8s.io/podset"
 
 
@@ -58,16 +62,51 @@ class Levels:
 
 
 OF_KUEUE: Final = tuple(f"kueue.example.com/{level}" for level in ("hall", "row", "rack"))
+OF_KAI: Final = tuple(f"kai.example.com/{level}" for level in ("hall", "row", "rack"))
+OF_KOORDINATOR: Final = {
+    f"{level}-layer": f"koordinator.example.com/{level}" for level in ("hall", "row", "rack")
+}
 WRITTEN = Levels(tuple(LEVELS), tuple(LEVELS.values()), tuple(range(SIZE)))  # type: ignore[arg-type]
 KUEUES = Levels(OF_KUEUE, OF_KUEUE, (0, 2, 4, 6, 1, 3, 5, 7))  # type: ignore[arg-type]
 NODES = {
     f"koordra-test-l{number}": {
         **dict(zip(WRITTEN.labels, WRITTEN.path(number), strict=True)),
         **dict(zip(KUEUES.labels, KUEUES.path(number), strict=True)),
+        **dict(zip(OF_KAI, KUEUES.path(number), strict=True)),
+        **dict(zip(OF_KOORDINATOR.values(), KUEUES.path(number), strict=True)),
         **HERE,
     }
     for number in range(SIZE)
 }
+
+
+def by_labels(*labels: str) -> Object:
+    """A Topology's."""
+    return {"levels": [{"nodeLabel": label} for label in (*labels, "kubernetes.io/hostname")]}
+
+
+def layers() -> Object:
+    """Koordinator's, of which each names the one around it."""
+    around = ("ClusterTopologyLayer", *OF_KOORDINATOR)
+    return {
+        "networkTopologySpec": [
+            {"topologyLayer": layer, "parentTopologyLayer": outer, "labelKey": [label]}
+            for outer, (layer, label) in zip(around, OF_KOORDINATOR.items(), strict=False)
+        ]
+    }
+
+
+def hypernodes() -> dict[str, Object]:
+    """Volcano's: racks of nodes are of tier 1, rows of racks of tier 2."""
+    made: dict[str, Object] = {}
+    for at, number in enumerate(KUEUES.order):
+        _, row, rack = KUEUES.path(number)
+        inside = made.setdefault(f"{row}-{rack}", {"tier": 1, "members": []})["members"]
+        inside.append({"type": "Node", "selector": {"exactMatch": {"name": f"koordra-test-l{number}"}}})
+        if at % 2 == 0:
+            racks = made.setdefault(row, {"tier": 2, "members": []})["members"]
+            racks.append({"type": "HyperNode", "selector": {"exactMatch": {"name": f"{row}-{rack}"}}})
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -79,56 +118,24 @@ def nodes_with_levels(
         yield
 
 
+@contextmanager
+def said(client: KubeClient, kind: Kind, specs: Mapping[str, Object]) -> Iterator[None]:
+    """The kind, as far as koordra reads it, and objects of it."""
+    with defined(client, [kind]):
+        for name, spec in specs.items():
+            with suppress(Conflict):
+                client.create(kind, {**kind.type_meta, "metadata": {"name": name}, "spec": spec})
+        try:
+            yield
+        finally:
+            for name in specs:
+                client.delete(kind, name)
+
+
 @pytest.fixture(scope="module")
 def kueue(client: KubeClient) -> Iterator[None]:
-    """Its kind, as far as koordra reads it, and one of these."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    crd = {
-        "apiVersion": CRDS.api_version,
-        "kind": CRDS.kind,
-        "metadata": {"name": f"{TOPOLOGIES.plural}.{TOPOLOGIES.group}"},
-        "spec": {
-            "group": TOPOLOGIES.group,
-            "names": {"kind": TOPOLOGIES.kind, "plural": TOPOLOGIES.plural, "singular": "topology"},
-            "scope": "Cluster",
-            "versions": [
-                {
-                    "name": TOPOLOGIES.version,
-                    "served": True,
-                    "storage": True,
-                    "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": schema}}},
-                }
-            ],
-        },
-    }
-    crd["metadata"]["annotations"] = {"api-approved.kubernetes.io": "unapproved, a test's"}  # type: ignore[index]
-    ours = True
-    try:
-        client.create(CRDS, crd)
-    except Conflict:
-        ours = False
-    levels = [{"nodeLabel": label} for label in (*KUEUES.labels, "kubernetes.io/hostname")]
-    body = {
-        "apiVersion": TOPOLOGIES.api_version,
-        "kind": TOPOLOGIES.kind,
-        "metadata": {"name": "koordra-test"},
-        "spec": {"levels": levels},
-    }
-
-    def made() -> bool:
-        try:
-            client.create(TOPOLOGIES, body)
-        except Conflict:
-            return True
-        except NotFound:
-            return False
-        return True
-
-    eventually(made, "the Topology")
-    yield
-    client.delete(TOPOLOGIES, "koordra-test")
-    if ours:
-        client.delete(CRDS, f"{TOPOLOGIES.plural}.{TOPOLOGIES.group}")
+    with said(client, FABRICS["topologies.kueue.x-k8s.io"], {"koordra-test": by_labels(*OF_KUEUE)}):
+        yield
 
 
 class Gangs(Workload):
@@ -281,3 +288,21 @@ def test_pod_sets_in_the_words_of_kueue(gangs: Gangs, kueue: None) -> None:
     gangs.end()
     gangs.start(4, **{f"{KUEUE}-preferred-topology": row})
     assert len({KUEUES.path(node)[:2] for node in gangs.placed(4)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "specs", "rack"),
+    [
+        ("topologies.kai.scheduler", {"koordra-test": by_labels(*OF_KAI)}, OF_KAI[2]),
+        ("hypernodes.topology.volcano.sh", hypernodes(), "tier-1"),
+        ("clusternetworktopologies.scheduling.koordinator.sh", {"koordra-test": layers()}, "rack-layer"),
+    ],
+)
+def test_levels_are_those_that_other_systems_objects_say(
+    gangs: Gangs, kind: str, specs: dict[str, Object], rack: str
+) -> None:
+    """One rack of four is whole."""
+    with said(gangs.client, FABRICS[kind], specs):
+        gangs.take(*(KUEUES.order[at] for at in (0, 4, 6)))
+        gangs.start(2, gang_topology=rack)
+        assert {KUEUES.path(node) for node in gangs.placed(2)} == {("hall", "row-0", "rack-1")}
