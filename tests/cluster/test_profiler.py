@@ -103,12 +103,12 @@ def test_what_a_job_used_is_kept_recommended_and_given_to_the_next(
 
 
 def test_it_changes_and_reads_nothing_else(profiler: KubeClient, shares: Shares) -> None:
-    shares.starts("train")
+    shares.starts("kept")
     place, complete = shares.namespace, {"status": {"state": "Complete"}}
     with pytest.raises((Forbidden, Invalid), match=r"status\.profile alone"):
-        profiler.patch(TRAINING_JOBS, "train", complete, namespace=place, subresource="status")
+        profiler.patch(TRAINING_JOBS, "kept", complete, namespace=place, subresource="status")
     with pytest.raises((Forbidden, Invalid), match="its own annotation alone"):
-        profiler.patch(TRAINING_JOBS, "train", {"metadata": {"labels": {"a": "b"}}}, namespace=place)
+        profiler.patch(TRAINING_JOBS, "kept", {"metadata": {"labels": {"a": "b"}}}, namespace=place)
     with pytest.raises(Forbidden):
         profiler.list(PODS, namespace=place)
     with pytest.raises(Forbidden):
