@@ -224,7 +224,7 @@ def _without_old_stack(pod: Object, view: PodView) -> Object:
     changed = {**pod, "spec": dict(pod["spec"])}
     written = sorted(filter(is_written, view.annotations))
     for key in written:
-        view.warn(key, "is taken out: allocations are never believed from a manifest")
+        view.warn(key, "is taken out: koordra does not trust allocations in manifests")
     if written:
         metadata = dict(pod["metadata"])
         kept = {key: value for key, value in metadata.pop("annotations").items() if key not in written}

@@ -25,13 +25,13 @@ annotation | y | nvidia.com/vgpu-mode | hami-core, mig or mps | isolation `limit
 annotation | y | hami.io/node-scheduler-policy | binpack or spread over nodes | `PlacementPolicy.node`
 annotation | y | hami.io/gpu-scheduler-policy | binpack, spread, mutex, topology-aware or numa, commas between | `PlacementPolicy.device`; mutex: `GpuConfig.exclusive` (stricter: nobody joins later); numa: NUMANode, Preferred
 annotation | warned | hami.io/device-scoring-weights | weights of slots, cores and memory in the score of cards | are left out: koordra has a score of its own; take it out
-annotation | warned | hami.io/vgpu-node | node that was chosen | taken out: allocations are never believed
-annotation | warned | hami.io/vgpu-time | when it was chosen | taken out: allocations are never believed
-annotation | warned | hami.io/bind-time | when the pod was bound | taken out: allocations are never believed
-annotation | warned | hami.io/bind-phase | how far the binding is | taken out: allocations are never believed
-annotation | warned | hami.io/vgpu-devices-to-allocate | cards that were chosen | taken out: allocations are never believed
-annotation | warned | hami.io/vgpu-devices-allocated | cards that were given | taken out: allocations are never believed
-annotation | warned | hami.io/vgpu-mig-allocations | MIG instances that were given | taken out: allocations are never believed
+annotation | warned | hami.io/vgpu-node | node that was chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | hami.io/vgpu-time | when it was chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | hami.io/bind-time | when the pod was bound | taken out: koordra does not trust allocations in manifests
+annotation | warned | hami.io/bind-phase | how far the binding is | taken out: koordra does not trust allocations in manifests
+annotation | warned | hami.io/vgpu-devices-to-allocate | cards that were chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | hami.io/vgpu-devices-allocated | cards that were given | taken out: koordra does not trust allocations in manifests
+annotation | warned | hami.io/vgpu-mig-allocations | MIG instances that were given | taken out: koordra does not trust allocations in manifests
 annotation | warned | hami.io/*-devices-to-allocate | cards of another vendor that were chosen | means nothing on NVIDIA cards; take it out
 annotation | warned | hami.io/*-devices-allocated | cards of another vendor that were given | means nothing on NVIDIA cards; take it out
 annotation | warned | hami.io/use-*-uuid | cards of another vendor that are allowed | means nothing on NVIDIA cards; nvidia.com/use-gpuuuid is what selects them

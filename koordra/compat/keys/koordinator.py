@@ -36,13 +36,13 @@ annotation | warned | scheduling.koordinator.sh/resource-spec | how the CPUs are
 annotation | warned | scheduling.koordinator.sh/resource-status | the CPUs that were given | is written by Koordinator's scheduler; take it out
 annotation | refused | scheduling.koordinator.sh/reservation-affinity | the Reservation that the pod has to run in, or would like to | koordra's devices are in no Reservation of Koordinator's; take it out, and name the pod in the owners of a koordra Reservation
 annotation | warned | scheduling.koordinator.sh/exact-match-reservation | resources of which a Reservation has to hold the very amount | is not compared; take it out
-annotation | warned | scheduling.koordinator.sh/reservation-allocated | the Reservation that the pod is in | taken out: allocations are never believed
+annotation | warned | scheduling.koordinator.sh/reservation-allocated | the Reservation that the pod is in | taken out: koordra does not trust allocations in manifests
 annotation | refused | scheduling.koordinator.sh/reservation-owners | the pod itself is a reservation, for these owners | a pod that holds devices for others cannot be converted; write a koordra Reservation
 annotation | warned | scheduling.koordinator.sh/reservation-current-owner | who is in the pod that is a reservation | is written by Koordinator's scheduler; take it out
 annotation | warned | scheduling.koordinator.sh/reservation-restricted-options | resources that come from the Reservation alone | is about Reservations of Koordinator's; take it out
-annotation | warned | scheduling.koordinator.sh/device-allocated | devices that were given | taken out: allocations are never believed
-annotation | warned | scheduling.koordinator.sh/bind-timestamp | when the pod was bound | taken out: allocations are never believed
-annotation | warned | scheduling.koordinator.sh/gpu-minors | cards that were given | taken out: allocations are never believed
+annotation | warned | scheduling.koordinator.sh/device-allocated | devices that were given | taken out: koordra does not trust allocations in manifests
+annotation | warned | scheduling.koordinator.sh/bind-timestamp | when the pod was bound | taken out: koordra does not trust allocations in manifests
+annotation | warned | scheduling.koordinator.sh/gpu-minors | cards that were given | taken out: koordra does not trust allocations in manifests
 annotation | warned | scheduling.koordinator.sh/scheduling-hint | nodes to try first, of Koordinator's own controllers | is not read; write node affinity
 annotation | warned | internal.scheduling.koordinator.sh/scheduling-hint | nodes to try first, of Koordinator's own controllers | is not read; write node affinity
 annotation | warned | scheduling.koordinator.sh/bind-gang-group-id | the gang that was bound | is written by Koordinator's scheduler; take it out

@@ -19,13 +19,13 @@ resource | refused | alibabacloud.com/gpu-memory.percentage | percent of a card'
 label | y | aliyun.com/gpu-count | number of cards that the memory is split over (ACK) | `count`, the memory divided by it, with `distinctAttribute: koordra.io/uuid`
 label | warned | gpushare | true: the pod shares a card (arena, older guides) | is not needed: its resources say it; take it out
 label | warned | cgpu | true: the pod shares a card (arena, older guides) | is not needed: its resources say it; take it out
-annotation | warned | ALIYUN_COM_GPU_MEM_IDX | card that was chosen | taken out: allocations are never believed
-annotation | warned | ALIYUN_COM_GPU_MEM_POD | memory of the pod | taken out: allocations are never believed
-annotation | warned | ALIYUN_COM_GPU_MEM_DEV | memory of the card | taken out: allocations are never believed
-annotation | warned | ALIYUN_COM_GPU_MEM_ASSIGNED | whether the plugin has taken it | taken out: allocations are never believed
-annotation | warned | ALIYUN_COM_GPU_MEM_ASSUME_TIME | when it was chosen | taken out: allocations are never believed
-annotation | warned | ALIYUN_COM_GPU_MEM_ASSIGN_TIME | when the plugin has taken it | taken out: allocations are never believed
-annotation | warned | scheduler.framework.gpushare.allocation | cards that the commercial scheduler chose | taken out: allocations are never believed
+annotation | warned | ALIYUN_COM_GPU_MEM_IDX | card that was chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | ALIYUN_COM_GPU_MEM_POD | memory of the pod | taken out: koordra does not trust allocations in manifests
+annotation | warned | ALIYUN_COM_GPU_MEM_DEV | memory of the card | taken out: koordra does not trust allocations in manifests
+annotation | warned | ALIYUN_COM_GPU_MEM_ASSIGNED | whether the plugin has taken it | taken out: koordra does not trust allocations in manifests
+annotation | warned | ALIYUN_COM_GPU_MEM_ASSUME_TIME | when it was chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | ALIYUN_COM_GPU_MEM_ASSIGN_TIME | when the plugin has taken it | taken out: koordra does not trust allocations in manifests
+annotation | warned | scheduler.framework.gpushare.allocation | cards that the commercial scheduler chose | taken out: koordra does not trust allocations in manifests
 environment | y | ALIYUN_COM_GPU_MEM_* | set by the plugin: card, memory of pod, container and card | IDX, POD, CONTAINER and DEV are set by koordra to what the claim was given
 environment | warned | CGPU_DISABLE | set by the plugin where cards are not isolated | is not read: isolation.aliyun in koordra's settings says it
 schedulerName | warned | gpushare-scheduler | Aliyun's scheduler, where it is one of its own | stays, and has to honour ResourceClaims; take it out
@@ -41,9 +41,9 @@ node | y | aliyun.accelerator/nvidia_name, nvidia_count, nvidia_mem | the cards 
         """
 resource | y | alnair/vgpu-memory | GiB of one card | capacity `memory`
 resource | y | alnair/vgpu-compute | percent of that card's compute; 100 and above, or none: no limit | capacity `cores` (accounting only) below 100, otherwise none
-annotation | warned | ai.centaurus.io/alnair-gpu-id | card that was chosen | taken out: allocations are never believed
-annotation | warned | ai.centaurus.io/alnair-id | name of the slice | taken out: allocations are never believed
-annotation | warned | ai.centaurus.io/scheduler-timestamp | when it was chosen | taken out: allocations are never believed
+annotation | warned | ai.centaurus.io/alnair-gpu-id | card that was chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | ai.centaurus.io/alnair-id | name of the slice | taken out: koordra does not trust allocations in manifests
+annotation | warned | ai.centaurus.io/scheduler-timestamp | when it was chosen | taken out: koordra does not trust allocations in manifests
 annotation | y | alnair.centaurusinfra.io/max_* | the profiler's figures | stays: figures of what was used
 annotation | y | ai.centaurus.io/gpu-* | the profiler's figures | stays: figures of what was used
 environment | warned | ALNAIR_VGPU_COMPUTE_PERCENTILE | set by the plugin for Alnair's library | is not set: compute is accounting only
@@ -69,8 +69,8 @@ resource | y | tke.cloud.tencent.com/qgpu-memory | GB of the share | capacity `m
 resource | refused | gpushare.provisioner.elasticgpu.io/gpu-core | in the README alone | is a name for ElasticGPUClaims; use elasticgpu.io/gpu-core and gpu-memory
 resource | refused | gpushare.provisioner.elasticgpu.io/gpu-memory | in the README alone | is a name for ElasticGPUClaims; use elasticgpu.io/gpu-core and gpu-memory
 annotation | refused | egpuc.elasticgpu.io/* | the ElasticGPUClaim of a container | refers to an ElasticGPUClaim, which is served in the cluster and cannot be converted in a file; ask for elasticgpu.io/gpu-core and elasticgpu.io/gpu-memory in the container
-annotation | warned | elasticgpu.io/container-* | cards that were chosen | taken out: allocations are never believed
-annotation | warned | elasticgpu.io/assumed | that they were | taken out: allocations are never believed
+annotation | warned | elasticgpu.io/container-* | cards that were chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | elasticgpu.io/assumed | that they were | taken out: koordra does not trust allocations in manifests
 annotation | warned | tke.cloud.tencent.com/app-class | online or offline: which of two pods on a card gives way | is not read: koordra has no pods that give way on a card; ask for more cores, or a card alone
 annotation | warned | tke.cloud.tencent.com/qgpu-assigned | whether qGPU's agent has taken the card | is written by qGPU's programs; take it out
 annotation | warned | tke.cloud.tencent.com/qgpu-index* | cards that were chosen | is written by qGPU's programs; take it out
@@ -92,11 +92,11 @@ node | y | tke.cloud.tencent.com/qgpu-schedule-policy | fixed-share, guaranteed-
 resource | y | tencent.com/vcuda-core | percent, 100 a card: 1..99 of one card, or multiples of 100 | capacity `cores` (accounting only), or `count` whole cards
 resource | y | tencent.com/vcuda-memory | blocks of 256 MiB, below a whole card | capacity `memory`; reported and left out for whole cards
 annotation | warned | tencent.com/vcuda-core-limit | percent up to which idle compute may be used | `GpuConfig.coresPolicy: Elastic` where it is above the request, which is a preview; take it out
-annotation | warned | tencent.com/predicate-gpu-idx-* | cards that were chosen | taken out: allocations are never believed
-annotation | warned | tencent.com/predicate-node | node that was chosen | taken out: allocations are never believed
-annotation | warned | tencent.com/predicate-time | when it was chosen | taken out: allocations are never believed
-annotation | warned | tencent.com/gpu-assigned | whether the manager has taken it | taken out: allocations are never believed
-annotation | warned | tencent.com/vcuda-device | devices that were given | taken out: allocations are never believed
+annotation | warned | tencent.com/predicate-gpu-idx-* | cards that were chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | tencent.com/predicate-node | node that was chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | tencent.com/predicate-time | when it was chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | tencent.com/gpu-assigned | whether the manager has taken it | taken out: koordra does not trust allocations in manifests
+annotation | warned | tencent.com/vcuda-device | devices that were given | taken out: koordra does not trust allocations in manifests
 environment | y | LD_LIBRARY_PATH | pointed at the manager's own driver library | is left as it is; /usr/local/nvidia is not mounted any more
 node | y | gaia.tencent.com/gpu-model | the model of a node's cards | ResourceSlices tell it: select on `productName`
 """,

@@ -23,13 +23,13 @@ annotation | y | volcano.sh/vgpu-use-gpuuuid | cards allowed, by UUID | CEL on `
 annotation | y | volcano.sh/vgpu-nouse-gpuuuid | cards not allowed | CEL on `uuid`
 annotation | y | volcano.sh/vgpu-mode | hami-core, mig or mps | isolation `limiter` (or `hami-core`, by the settings) or `mps`; `mig`: class `mig.koordra.io` with enough memory
 annotation | warned | volcano.sh/vgpu-podgroup-policy | spread: no card has two pods of a pod group | `PlacementPolicy.device: Spread`: better so, not demanded
-annotation | warned | volcano.sh/vgpu-ids-new | cards that were given | taken out: allocations are never believed
-annotation | warned | volcano.sh/vgpu-ids | cards that were given, before | taken out: allocations are never believed
-annotation | warned | volcano.sh/devices-to-allocate | cards that were chosen | taken out: allocations are never believed
-annotation | warned | volcano.sh/vgpu-node | node that was chosen | taken out: allocations are never believed
-annotation | warned | volcano.sh/vgpu-time | when it was chosen | taken out: allocations are never believed
-annotation | warned | volcano.sh/bind-time | when the pod was bound | taken out: allocations are never believed
-annotation | warned | volcano.sh/bind-phase | how far the binding is | taken out: allocations are never believed
+annotation | warned | volcano.sh/vgpu-ids-new | cards that were given | taken out: koordra does not trust allocations in manifests
+annotation | warned | volcano.sh/vgpu-ids | cards that were given, before | taken out: koordra does not trust allocations in manifests
+annotation | warned | volcano.sh/devices-to-allocate | cards that were chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | volcano.sh/vgpu-node | node that was chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | volcano.sh/vgpu-time | when it was chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | volcano.sh/bind-time | when the pod was bound | taken out: koordra does not trust allocations in manifests
+annotation | warned | volcano.sh/bind-phase | how far the binding is | taken out: koordra does not trust allocations in manifests
 environment | y | CUDA_DEVICE_MEMORY_LIMIT | set by the device plugin | `CUDA_DEVICE_MEMORY_LIMIT_<i>` is set by koordra to what the claim was given
 environment | warned | CUDA_DISABLE_CONTROL | switches the library off for the container | is not honoured: a share is always kept
 environment | warned | CUDA_DEVICE_SM_LIMIT | set by the device plugin for the library | is not read: koordra sets it for isolation hami-core alone; ask for cores
@@ -121,9 +121,9 @@ node | y | volcano.sh/mutex.lock | one binding at a time | not needed: the claim
         """
 resource | y | volcano.sh/gpu-memory | MiB times GPU_MEMORY_FACTOR; the sum over the pod lies on one card | capacity `memory`; `matchAttribute: koordra.io/uuid` over the pod
 resource | y | volcano.sh/gpu-number | whole cards | `count`, no capacity: all of each card
-annotation | warned | volcano.sh/gpu-index | cards that were chosen | taken out: allocations are never believed
-annotation | warned | volcano.sh/predicate-time | when they were chosen | taken out: allocations are never believed
-annotation | warned | volcano.sh/gpu-assigned | whether the plugin has taken them | taken out: allocations are never believed
+annotation | warned | volcano.sh/gpu-index | cards that were chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | volcano.sh/predicate-time | when they were chosen | taken out: koordra does not trust allocations in manifests
+annotation | warned | volcano.sh/gpu-assigned | whether the plugin has taken them | taken out: koordra does not trust allocations in manifests
 environment | y | VOLCANO_GPU_* | set by the device plugin: memory that was given | ALLOCATED and MEMORY_TOTAL are set by koordra to what the claim was given
 schedulerName | warned | volcano | Volcano's scheduler | stays, and has to honour ResourceClaims; take it out
 setting | y | --gpu-memory-factor | unit of the memory in MiB | `volcanoGpu.gpuMemoryFactor` in koordra's settings

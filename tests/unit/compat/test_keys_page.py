@@ -18,17 +18,16 @@ PEERS = list(dict.fromkeys(key.peer for key in KEYS))
 ABOVE = """\
 # Every name of every peer, and what becomes of it
 
-`koordra convert` and the webhook treat a name as it stands here; the table is theirs (`koordra/compat/keys`), and this page is made
-of it.
+What `koordra convert` and the webhook do with every name. The page is generated from the table that they use (`koordra/compat/keys`).
 
-- **y**: translated, read by koordra too, or about something else than devices and left where it is.
-- **warned**: lost, or working otherwise; the note says what to do instead.
-- **refused**: cannot be honoured; the object is left out, and the exit code is 2.
+- **y**: translated; or read by koordra too; or left as it is, since it is not about devices.
+- **warned**: lost, or with another effect; the last column says what to do instead.
+- **refused**: not possible here; the object is left out, and the exit code is 2.
 
-A name under a peer's domain that does not stand here is reported as unknown.
+Other names under a peer's domain are reported as unknown.
 
-All rows of this page: names and meanings are *read* in the peers' sources; what becomes of each is run on made-up objects (*double*), and that of
-pods in a cluster on 1.36.2 (*real*).
+All rows of this page: names and meanings are *read* in the peers' sources; what becomes of them is tested on made-up objects (*double*), for
+pods also in a cluster on 1.36.2 (*real*).
 
 """
 
@@ -80,7 +79,7 @@ def test_what_is_taken_out_is_what_schedulers_write(dialect: Dialect) -> None:
     taken_out = {
         key.name
         for key in of_peer(dialect.name, Place.ANNOTATION)
-        if key.becomes.startswith("taken out: allocations")
+        if key.becomes.startswith("taken out: koordra does not trust")
     }
     assert taken_out == set(dialect.written)
 
