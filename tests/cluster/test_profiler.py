@@ -77,7 +77,7 @@ def profiler(client: KubeClient, kubeconfig: str, tmp_path: Path) -> KubeClient:
 def test_what_a_job_used_is_kept_recommended_and_given_to_the_next(
     client: KubeClient, profiler: KubeClient, shares: Shares, tmp_path: Path
 ) -> None:
-    pod, place = shares.starts("train"), shares.namespace
+    pod, place = shares.starts("used"), shares.namespace
     used = profile(objects.name(pod), objects.uid(pod), node=NODES[0], place=place)
     document = json.dumps(Recording(NODES[0], {PodKey(place, used.pod, used.uid): used}).document)
     store = open_store(f"sqlite:///{tmp_path / 'profiles.db'}")
@@ -87,9 +87,9 @@ def test_what_a_job_used_is_kept_recommended_and_given_to_the_next(
         standing_in(client, plugin_pod(NODES[0], mine), address),
     ):
         History(profiler, store, lambda: float(START)).attempt()
-    (kept,) = store.of_job(place, "train")
+    (kept,) = store.of_job(place, "used")
     assert list(kept.claims) == list(objects.pod_claim_names(pod).values())
-    job = client.get(TRAINING_JOBS, "train", namespace=place)
+    job = client.get(TRAINING_JOBS, "used", namespace=place)
     assert job["status"]["profile"]["pods"] == 1
     assert "memory 12544Mi / cores 25" in job["metadata"]["annotations"]["koordra.io/recommended-share"]
     found = client.get(CONFIG_MAPS, CONFIG_MAP, namespace=NAMESPACE)["data"][KEY]
