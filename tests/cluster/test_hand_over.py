@@ -62,12 +62,15 @@ class HandedNode:
         }
         self.nic_driver = self._driver("dra.net", {name: (path, {}) for name, path in nics.items()})
         self.folder = folder
-        own = account_kubeconfig(
-            self.client,
-            kubeconfig,
-            folder / "own",
-            account="koordra-kubelet-plugin",
-            bound_to=self.client.get(kinds.NODES, node.name),
+        own, of_hook = (
+            account_kubeconfig(
+                self.client,
+                kubeconfig,
+                folder / account,
+                account=account,
+                bound_to=self.client.get(kinds.NODES, node.name),
+            )
+            for account in ("koordra-kubelet-plugin", "koordra-nri")
         )
         self._options = {
             "kubelet-plugin": [
@@ -85,8 +88,8 @@ class HandedNode:
                 *("--state-dir", node.state),
             ],
             "nri": [
-                *("--node-name", node.name, "--state-dir", node.state, "--verify-period", "0"),
-                *("--socket", node.cdi.parent / "nri.sock"),
+                *("--node-name", node.name, "--kubeconfig", of_hook, "--state-dir", node.state),
+                *("--verify-period", "0", "--socket", node.nri),
             ],
         }
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -197,7 +200,8 @@ class HandedNode:
             "metadata": {"name": name, "labels": IGNORE},
             "spec": {
                 "restartPolicy": "Always",
-                "terminationGracePeriodSeconds": 0,
+                # Not 0, upon which the API server forgets a pod that the kubelet has not ended yet.
+                "terminationGracePeriodSeconds": 1,
                 "containers": [container],
                 **spec,
             },

@@ -209,6 +209,8 @@ class DraDriver:
         )
 
     def NotifyRegistrationStatus(self, _request: Any, _call: Any) -> Any:
+        """A kubelet that starts has deleted the slices of all drivers."""
+        self._publish()
         return pluginregistration_pb2.RegistrationStatusResponse()
 
     def NodePrepareResources(self, request: Any, _call: Any) -> Any:
