@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -32,6 +33,7 @@ from koordra.controller.autoscale.settings import AutoscaleSettings
 from koordra.controller.cache.placeholders import is_ask
 from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN, GANG_TOPOLOGY
 from koordra.controller.legacy.settings import LegacySettings
+from koordra.controller.legacy.templates import LAST_USED, stamp
 from koordra.controller.reconcile.leadership import LeaseTimes
 from koordra.controller.run import run
 from koordra.controller.settings import Settings
@@ -172,11 +174,13 @@ def immediate(*claims: str) -> Callable[[Api], None]:
     return made
 
 
-def an_unused_template(api: Api) -> None:
+def an_unused_template(api: Api, *, since: float = 1e6) -> None:
     pods = LegacyPods()
     pods.store(pods.admitted(legacy_pod({"nvidia.com/gpu": 1})))
     (template,) = of_kind(pods)
-    api.create(RESOURCE_CLAIM_TEMPLATES, {**template, "metadata": {**template["metadata"], "name": UNUSED}})
+    said = {LAST_USED: stamp(time.time() - since)}
+    metadata = {**template["metadata"], "name": UNUSED, "annotations": said}
+    api.create(RESOURCE_CLAIM_TEMPLATES, {**template, "metadata": metadata})
 
 
 UNUSED: Final = "koordra-plain-" + "0" * 32
@@ -321,6 +325,14 @@ def test_it_acts(ran: Ran, name: str, awaited: bool) -> None:
     base = dataclasses.replace(BASE, **case.beside)
     settings = dataclasses.replace(base, **{name: case.value}) if awaited else base
     assert ran(settings, case, awaited) is awaited
+
+
+@pytest.mark.parametrize("grace", [600.0, 60.0])
+def test_a_template_outlives_its_last_use_by_the_grace(ran: Ran, grace: float) -> None:
+    before = partial(an_unused_template, since=300.0)
+    settings = dataclasses.replace(BASE, legacy=LegacySettings(grace=grace))
+    is_over = grace < 300.0
+    assert ran(settings, dataclasses.replace(CASES["legacy"], before=before), is_over) is is_over
 
 
 ELSEWHERE: Final = {"times": "test_terms.py"}

@@ -82,6 +82,16 @@ def test_what_is_offered(settings: list[Settings], options: list[str], expected:
     assert [each.offering for each in settings] == [expected]
 
 
+def test_how_many_shares_a_card_takes_is_first_the_word_of_the_list_of_nodes(
+    settings: list[Settings], tmp_path: Path
+) -> None:
+    (tmp_path / "nodes").write_text("nodeconfig: [{name: node-a, devicesplitcount: 4}]")
+    options = ["--slots-per-gpu", "8", "--node-modes", str(tmp_path / "nodes")]
+    for name in ("node-a", "node-b"):
+        assert CliRunner().invoke(command, ["--node-name", name, *options]).exit_code == 0
+    assert [each.offering.slots_per_gpu for each in settings] == [4, 8]
+
+
 def test_where_everything_is(settings: list[Settings], tmp_path: Path) -> None:
     ran = CliRunner().invoke(command, ["--node-name", "node-a", "--kubelet-root", str(tmp_path)])
     assert ran.exit_code == 0, ran.output
