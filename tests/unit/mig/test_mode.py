@@ -23,6 +23,7 @@ from koordra.kubelet_plugin.nvidia_driver.release import (
 )
 from tests.fakes.mig_card import MigCard
 from tests.fakes.nvml_library import build
+from tests.unit.kubelet_plugin.nvidia_driver.test_device_holders import Proc
 
 
 def made(
@@ -138,6 +139,16 @@ def test_the_operator_says_what_resets_a_card(tmp_path: Path, monkeypatch: pytes
     assert "none was asked for (--reset-with)" in told("")
     assert "after which it is as before" in told(str(reset))
     assert asked.read_text().split() == [card.uuid]
+
+
+def test_who_has_the_driver_open_below_the_root_is_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, state = made(tmp_path, monkeypatch, enabled=False), tmp_path / "plugin"
+    released(state)
+    Proc(card.fake.folder).process(4711, "/dev/null")
+    assert "4711" in run(card, state, "on", card.uuid, monkeypatch=monkeypatch)
+    assert mode(card) == [0, 0]
 
 
 def test_without_a_plugin_that_lets_go_nothing_is_switched(

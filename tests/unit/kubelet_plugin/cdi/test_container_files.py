@@ -139,16 +139,15 @@ def test_a_dump_of_a_damaged_node_says_what_is_wrong(node: PluginNode, discovery
     assert found["claims"] == []
 
 
-def test_the_command_prints_the_document(tmp_path: Path, machine_root: Path) -> None:
-    arguments = [
-        "dump",
-        "--root",
-        str(machine_root),
-        "--state-dir",
-        str(tmp_path),
-        "--cdi-dir",
-        str(tmp_path),
-    ]
-    ran = CliRunner().invoke(command, arguments)
+def test_the_command_prints_the_document_of_the_folders_that_are_named(
+    node: PluginNode, machine_root: Path
+) -> None:
+    prepare(node, claim(1, gpu("gpu", GPU_0)))
+    folders = {"--root": machine_root, "--state-dir": node.paths.state, "--cdi-dir": node.paths.cdi}
+    ran = CliRunner().invoke(command, ["dump", *(f"{name}={path}" for name, path in folders.items())])
     assert ran.exit_code == 0, ran.output
-    assert json.loads(ran.stdout)["schema"] == "koordra.io/dump/v1"
+    found = json.loads(ran.stdout)
+    assert found["schema"] == "koordra.io/dump/v1"
+    assert len(claims_of(found)) == 1
+    assert found["files"]["cdi"].keys() == {f"koordra.io-claim_{uid(1)}.json"}
+    assert GPU_0 in json.dumps(found["machine"])

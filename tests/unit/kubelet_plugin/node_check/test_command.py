@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from koordra.cli.main import cli
 from koordra.kubelet_plugin.node_check.check_node import CHECKS
+from tests.fakes import node_files
 
 
 def write(root: Path, path: str, text: str = "") -> None:
@@ -31,6 +32,16 @@ def test_a_problem_ends_with_1_and_names_the_remedy(tmp_path: Path) -> None:
 def test_without_a_problem_it_ends_with_0(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["node", "check", "--root", str(tmp_path)])
     assert (done.exit_code, done.output.splitlines()[-1]) == (0, f"{len(CHECKS)} checks, no problems")
+
+
+def test_the_runtime_is_to_read_the_folder_that_is_named(tmp_path: Path) -> None:
+    node_files.healthy(tmp_path)
+
+    def status(*more: str) -> str:
+        done = CliRunner().invoke(cli, ["node", "check", "--root", str(tmp_path), "-o", "json", *more])
+        return next(str(one["status"]) for one in json.loads(done.output)["checks"] if one["name"] == "cdi")
+
+    assert (status(), status("--cdi-dir", "/nobody/reads")) == ("ok", "problem")
 
 
 def test_a_node_that_is_not_there_is_not_well(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from koordra.cli.node.release_driver import release_driver
+from koordra.cli.node.release_driver import await_release, release_driver
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.nvidia_driver.release import (
     REPORT,
@@ -160,3 +160,13 @@ def test_a_report_that_it_may_not_read_is_said_when_it_starts(state: Path) -> No
     (state / REPORT_FILE).mkdir()
     with pytest.raises(NodeError, match="let this pod read"):
         ReleaseFolder(state, Disk()).wait_at_end(threading.Event())
+
+
+def test_the_waiting_pod_reads_the_folder_that_is_named(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    over.set()
+    monkeypatch.setattr("koordra.process.lifecycle.stop_on_signals", lambda: over)
+    command = ["--state-dir", str(state)]
+    assert CliRunner().invoke(await_release, command).exit_code == 0, "no plugin is there"
+    (state / REPORT_FILE).mkdir()
+    assert str(state / REPORT_FILE) in str(CliRunner().invoke(await_release, command).exception)
