@@ -66,7 +66,7 @@ def test_time_as_it_was_charged_and_as_it_was_seen(tmp_path: Path) -> None:
 def test_a_node_without_limited_claims(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, ["--state-dir", str(tmp_path), "--processes"])
     assert result.exit_code == 0
-    assert result.stdout.startswith("CLAIM")
+    assert result.stdout.split() == ["CLAIM", "PID", "HOST", "PID", "NAME", "GPU", "USED", "FOR"]
 
 
 def test_something_never_shows_as_nothing() -> None:
