@@ -21,7 +21,7 @@ from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.sampling.pod_use import PodKey
 from koordra.kubelet_plugin.sampling.profiles import Recording
 from koordra.profiles.applied import SMALLER
-from koordra.profiles.config_map import CONFIG_MAP, KEY, read_recommended
+from koordra.profiles.config_map import CONFIG_MAP, read_recommended
 from koordra.profiles.store import open_store
 from tests.cluster.behind_service import NAMESPACE, reached, standing_in
 from tests.cluster.installation import account_kubeconfig
@@ -92,7 +92,7 @@ def test_what_a_job_used_is_kept_recommended_and_given_to_the_next(
     job = client.get(TRAINING_JOBS, "used", namespace=place)
     assert job["status"]["profile"]["pods"] == 1
     assert "memory 12544Mi / cores 25" in job["metadata"]["annotations"]["koordra.io/recommended-share"]
-    found = client.get(CONFIG_MAPS, CONFIG_MAP, namespace=NAMESPACE)["data"][KEY]
+    found = client.get(CONFIG_MAPS, CONFIG_MAP, namespace=NAMESPACE)
     recommended = read_recommended(found)[place][kept.template]
     assert (recommended.memory, recommended.cores) == (12544 << 20, 25)
 
