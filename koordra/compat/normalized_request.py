@@ -81,6 +81,7 @@ class Share:
     `profile` makes it MIG instances of that profile; `mig` MIG instances of any profile with enough memory;
     `or_mig` cards, or else such instances.
     `distinct`: the `count` cards are different ones (MIG instances need not be).
+    `limited_by`: the resource by whose amount the old stack limited compute, and did not only count it.
     """
 
     container: str
@@ -97,6 +98,7 @@ class Share:
     or_mig: bool = False
     priority: int | None = None
     cores_policy: CoresPolicy | None = None
+    limited_by: str = ""
     where: str = ""
 
     @property

@@ -25,6 +25,7 @@ from typing import Final
 from koordra.api import objects
 from koordra.api.classic.notes import Notes
 from koordra.api.objects import Fields, Object
+from koordra.api.opaque.isolation_words import COUNTING, NO_ISOLATION
 from koordra.api.opaque.parameters import NO_EFFECT
 from koordra.api.pods import containers, resource_names, with_containers
 from koordra.compat.claims import Used, claim_of
@@ -43,7 +44,7 @@ from koordra.compat.dialect.allocation import DIALECT_LABEL, UNIT
 from koordra.compat.dialect.nic_names import asks_for_nics, nic_of, with_nics
 from koordra.compat.dialect.pod_view import Container, PodView, view_of, without
 from koordra.compat.dialects import DIALECTS
-from koordra.compat.normalized_request import ContainerPhase, NormalizedRequest, Sharing
+from koordra.compat.normalized_request import ContainerPhase, NormalizedRequest, Share, Sharing
 from koordra.compat.remaining_names import is_refused, refuse_resources, tell_rest
 from koordra.compat.settings import Settings
 from koordra.errors import InvalidInput
@@ -210,11 +211,26 @@ def _warn_of_pod(view: PodView, normalized: NormalizedRequest) -> None:
         for name, value in (("coresPolicy", share.cores_policy), ("priority", share.priority)):
             if value is not None and not share.partition:
                 notes.warn(f"{view.where}: {share.phase} {share.container}", f"{name} {NO_EFFECT[name]}")
+        _warn_of_compute(share, view, normalized)
     if view.spec.get("nodeName"):
         notes.warn(
             f"{view.where}.nodeName",
             "goes past the scheduler, and with it past the claim's allocation",
             "write a nodeSelector on kubernetes.io/hostname",
+        )
+
+
+def _warn_of_compute(share: Share, view: PodView, normalized: NormalizedRequest) -> None:
+    """A limit on compute that the old stack enforced, and what is written does not. Without a `coresPolicy`,
+    which has been told of, the limiter limits none in its preview either."""
+    if not share.limited_by or share.cores_policy or not 0 < share.cores < 100:
+        return
+    if (normalized.isolation or NO_ISOLATION) in COUNTING:
+        by = f"isolation {normalized.isolation}" if normalized.isolation else "what most nodes keep shares by"
+        view.notes.warn(
+            share.where or view.where,
+            f"{share.limited_by}: compute is counted, not limited, by {by}",
+            f"mps and hami-core limit it (isolation: {{{normalized.dialect}: hami-core}} in koordra's settings)",
         )
 
 

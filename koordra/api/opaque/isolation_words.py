@@ -10,6 +10,8 @@ from typing import Final
 NO_ISOLATION: Final = "none"
 ISOLATIONS: Final = (NO_ISOLATION, "limiter", "mps", "timeslicing", "mig", "hami-core")
 """Backends that koordra knows by name."""
+COUNTING: Final = frozenset({NO_ISOLATION, "limiter", "timeslicing"})
+"""Those of them that count compute and do not limit it; the limiter does in a preview (--limiter-cores)."""
 AUTO: Final = "Auto"
 """In place of a backend: the first one of the operator's order that the node has (isolation.py)."""
 ISOLATION_ENTRY_POINTS: Final = "koordra.isolation"

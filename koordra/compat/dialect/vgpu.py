@@ -28,6 +28,10 @@ from koordra.compat.normalized_request import Share
 from koordra.compat.settings import Settings
 
 _OPTION: Final = "vgpu"
+LIBRARY: Final = "hami-core"
+"""A mode of HAMi's and Volcano's, and the isolation by HAMi's library."""
+ISOLATION: Final = "limiter"
+"""Of their shares."""
 MOST_MIB: Final = 2**31 - 1
 """Of memory, that HAMi and Volcano can hold."""
 
@@ -139,6 +143,17 @@ def check_scaling(own: VgpuSettings, notes: Notes) -> None:
     if own.core_scaling > 1:
         notes.warn(
             "deviceCoreScaling", f"{own.core_scaling:g} is not honoured: the compute of a card adds up to 100"
+        )
+
+
+def warn_of_library(view: PodView, mode: str) -> None:
+    """The annotation `mode` asks for HAMi's library, which keeps the share where the operator says so."""
+    kept = view.settings.isolation.get(view.dialect, ISOLATION)
+    if kept != LIBRARY:
+        view.warn(
+            mode,
+            f"isolation {kept} keeps the share, in place of HAMi's library",
+            f"set isolation: {{{view.dialect}: {LIBRARY}}} in koordra's settings where nodes have the library",
         )
 
 

@@ -86,7 +86,10 @@ def _share(request: ContainerRequest, *, cards: int) -> Share | None:
             "is the unit MiB? say so: aliyun: {memoryUnit: MiB}",
         )
     return request.share(
-        cards if units else 0, memory=Memory(bytes=units // cards * unit), cores=cores // cards
+        cards if units else 0,
+        memory=Memory(bytes=units // cards * unit),
+        cores=cores // cards,
+        limited_by=request.name(CORES),
     )
 
 

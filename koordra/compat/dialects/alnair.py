@@ -52,6 +52,7 @@ def _share(request: ContainerRequest) -> Share | None:
         1,
         memory=Memory(bytes=memory * GIB) if memory else WHOLE,
         cores=compute if compute and compute < 100 else 0,
+        limited_by=request.name(COMPUTE),
     )
 
 

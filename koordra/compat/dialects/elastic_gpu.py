@@ -46,13 +46,15 @@ QGPU_GREEDY: Final = "tke.cloud.tencent.com/qgpu-core-greedy"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Names that belong together; `unit` None is the operator's."""
+    """Names that belong together; `unit` None is the operator's; `limits`: compute is limited by them, and
+    not only counted."""
 
     cores: str
     memory: str
     unit: int | None = None
     greedy: str = ""
     tflops: str = ""
+    limits: bool = False
 
 
 FAMILIES: Final = (
@@ -65,6 +67,7 @@ FAMILIES: Final = (
         "tke.cloud.tencent.com/qgpu-memory",
         GIB,
         QGPU_GREEDY,
+        limits=True,
     ),
 )
 README_ONLY: Final = (
@@ -109,6 +112,7 @@ def _share(request: ContainerRequest) -> Share | None:
             memory=Memory(bytes=memory) if memory else _without_memory(request, family),
             cores=cores,
             cores_policy=policy,
+            limited_by=request.name(family.cores) if family.limits else "",
         )
     if memory:
         request.warn(family.memory, "is left out: a whole card comes with all its memory")

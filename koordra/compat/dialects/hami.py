@@ -44,6 +44,8 @@ from koordra.compat.dialect import (
     split_list,
 )
 from koordra.compat.dialect.vgpu import (
+    ISOLATION,
+    LIBRARY,
     MOST_MIB,
     VgpuSettings,
     as_mig,
@@ -52,6 +54,7 @@ from koordra.compat.dialect.vgpu import (
     model_in,
     uuid_in,
     vgpu_settings,
+    warn_of_library,
 )
 
 HAMI: Final = "hami"
@@ -185,6 +188,7 @@ def _share(request: ContainerRequest) -> Share | None:
         cores=cores,
         priority=priority,
         cores_policy=_cores_policy(request.container, own),
+        limited_by=request.name(CORES),
     )
     return exclusively(share) if cores == 100 else share
 
@@ -230,11 +234,13 @@ def _modes(view: PodView) -> frozenset[str]:
     a pod may be on nodes of any mode; here it has cards, since an instance has the compute of its profile."""
     text = view.annotations.get(MODE)
     if text is None:
-        return frozenset({"hami-core"})
-    found = [mode for mode in ("hami-core", "mps", "mig") if mode in text]
+        return frozenset({LIBRARY})
+    found = [mode for mode in (LIBRARY, "mps", "mig") if mode in text]
     if not found:
         raise view.refuse(MODE, f"{text!r} is the mode of no node", "write hami-core, mig or mps")
-    if {"hami-core", "mps"} <= set(found):
+    if LIBRARY in found:
+        warn_of_library(view, MODE)
+    if {LIBRARY, "mps"} <= set(found):
         view.warn(MODE, f"{text!r} allows hami-core and mps; hami-core is taken")
     return frozenset(found)
 
@@ -273,7 +279,7 @@ DIALECT: Final = Dialect(
         PRIORITY: None,
         f"{MIG}*": None,
     },
-    isolation="limiter",
+    isolation=ISOLATION,
     charges_partitions=True,
     annotations=(
         USE_TYPE,

@@ -73,7 +73,13 @@ def _share(request: ContainerRequest, *, limit: int | None) -> Share | None:
             f"{limit} is below the {cores}% of container {request.container.name} and is left out",
             "take it out",
         )
-    return request.share(1, memory=Memory(bytes=blocks * BLOCK), cores=cores, cores_policy=policy)
+    return request.share(
+        1,
+        memory=Memory(bytes=blocks * BLOCK),
+        cores=cores,
+        cores_policy=policy,
+        limited_by=request.name(CORES),
+    )
 
 
 def _annotations(found: Allocated) -> dict[str, str]:

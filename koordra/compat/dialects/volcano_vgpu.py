@@ -28,6 +28,8 @@ from koordra.compat.dialect import (
     split_list,
 )
 from koordra.compat.dialect.vgpu import (
+    ISOLATION,
+    LIBRARY,
     MOST_MIB,
     as_mig,
     check_scaling,
@@ -35,6 +37,7 @@ from koordra.compat.dialect.vgpu import (
     model_in,
     uuid_in,
     vgpu_settings,
+    warn_of_library,
 )
 
 VOLCANO: Final = "volcano-vgpu"
@@ -54,8 +57,10 @@ def parse(view: PodView) -> NormalizedRequest:
     check_scaling(vgpu_settings(view.settings, VOLCANO), view.notes)
     shares = view.shares(_share)
     mode = view.annotations.get(MODE)
-    if mode is not None and mode not in ("hami-core", "mig", "mps"):
+    if mode is not None and mode not in (LIBRARY, "mig", "mps"):
         raise view.refuse(MODE, f"{mode!r} is the mode of no node", "write hami-core, mig or mps")
+    if mode == LIBRARY:
+        warn_of_library(view, MODE)
     if mode == "mig":
         shares = tuple(as_mig(share, view, MODE, cores=CORES, remedy=f"write {MEMORY}") for share in shares)
     allowed = mig_profile_in(vgpu_settings(view.settings, VOLCANO)) if mode == "mig" else ""
@@ -79,7 +84,8 @@ def _share(request: ContainerRequest) -> Share | None:
             f"add {NUMBER}",
         )
     count, units, percent = request.limit(NUMBER), request.amount(MEMORY) or 0, request.amount(PERCENT)
-    factor = max(vgpu_settings(request.pod.settings, VOLCANO).memory_factor, 1)
+    own = vgpu_settings(request.pod.settings, VOLCANO)
+    factor = max(own.memory_factor, 1)
     if units > MOST_MIB // factor:
         raise request.refuse(
             MEMORY, f"{units} is more MiB than Volcano can hold", "write a plain number of MiB"
@@ -94,7 +100,12 @@ def _share(request: ContainerRequest) -> Share | None:
     memory = Memory(bytes=units * factor * MIB) if units else WHOLE
     if percent is not None:
         memory = percent_of(percent)
-    share = request.share(1 if count is None else count, memory=memory, cores=cores)
+    share = request.share(
+        1 if count is None else count,
+        memory=memory,
+        cores=cores,
+        limited_by=request.name(CORES) if own.core_limit else "",
+    )
     return exclusively(share) if cores == 100 else share
 
 
@@ -142,7 +153,7 @@ DIALECT: Final = Dialect(
         PERCENT: charges.percent,
         CORES: charges.cores,
     },
-    isolation="limiter",
+    isolation=ISOLATION,
     annotations=(USE_TYPE, NO_TYPE, USE_UUID, NO_UUID, MODE, GROUP_POLICY),
     written=(
         "volcano.sh/vgpu-ids-new",

@@ -13,7 +13,7 @@ KEYS: Final[tuple[Key, ...]] = rows(
 resource | y | nvidia.com/gpu | slices, each on another card | `count`, with `distinctAttribute: koordra.io/uuid`
 resource | y | nvidia.com/gpumem | MiB on each card, times memoryFactor | capacity `memory`
 resource | y | nvidia.com/gpumem-percentage | percent of each card's memory, where gpumem is 0 or absent | `GpuConfig.memoryPercent`; 100 is all of the card
-resource | y | nvidia.com/gpucores | percent of each card's compute; 100 wants the card alone | capacity `cores` (accounting only); 100 also `GpuConfig.exclusive`
+resource | y | nvidia.com/gpucores | percent of each card's compute; 100 wants the card alone | capacity `cores` (accounting only, which is reported); 100 also `GpuConfig.exclusive`
 resource | y | nvidia.com/priority | 0 high, 1 low | `GpuConfig.priority`; reported, since most nodes do not act by it
 resource | y | nvidia.com/mig-* | MIG instances of a profile | class `mig.koordra.io` with the profile
 annotation | y | nvidia.com/use-gputype | models allowed: any part of the name, in either case, commas between | CEL on `productName`
@@ -21,7 +21,7 @@ annotation | y | nvidia.com/nouse-gputype | models not allowed | CEL on `product
 annotation | y | nvidia.com/use-gpuuuid | cards allowed, by UUID | CEL on `uuid`
 annotation | y | nvidia.com/nouse-gpuuuid | cards not allowed | CEL on `uuid`
 annotation | y | nvidia.com/numa-bind | all cards of a container on one NUMA node | `JointAllocation` NUMANode, Required, Together
-annotation | y | nvidia.com/vgpu-mode | hami-core, mig or mps | isolation `limiter` (or `hami-core`, by the settings) or `mps`; `mig`: class `mig.koordra.io` with enough memory; several: cards, or else instances (`firstAvailable`)
+annotation | y | nvidia.com/vgpu-mode | hami-core, mig or mps | isolation `limiter`, which is reported, or by the settings `hami-core`; or `mps`; `mig`: class `mig.koordra.io` with enough memory; several: cards, or else instances (`firstAvailable`)
 annotation | y | hami.io/node-scheduler-policy | binpack or spread over nodes | `PlacementPolicy.node`
 annotation | y | hami.io/gpu-scheduler-policy | binpack, spread, mutex, topology-aware or numa, commas between | `PlacementPolicy.device`; mutex: `GpuConfig.exclusive` (stricter: nobody joins later); numa: NUMANode, Preferred
 annotation | warned | hami.io/device-scoring-weights | weights of slots, cores and memory in the score of cards | are left out: koordra has a score of its own; take it out

@@ -12,7 +12,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "aliyun",
         """
 resource | y | aliyun.com/gpu-mem | GiB (MiB with --memory-unit=MiB); the sum over the pod lies on one card | capacity `memory`; `matchAttribute: koordra.io/uuid` over the pod
-resource | y | aliyun.com/gpu-core.percentage | percent of the card's compute (ACK) | capacity `cores` (accounting only)
+resource | y | aliyun.com/gpu-core.percentage | percent of the card's compute (ACK) | capacity `cores` (accounting only, which is reported)
 resource | refused | aliyun.com/gpu-count | what a node has | is what a node has and cannot be asked for; ask for aliyun.com/gpu-mem, and write the number of cards into the pod's label aliyun.com/gpu-count
 resource | refused | alibabacloud.com/gpu-core.percentage | percent of a card's compute (ACS) | is served by ACS alone, which has no nodes of its own to run koordra on; ask for aliyun.com/gpu-core.percentage
 resource | refused | alibabacloud.com/gpu-memory.percentage | percent of a card's memory (ACS) | is served by ACS alone, which has no nodes of its own to run koordra on; ask for aliyun.com/gpu-mem
@@ -40,7 +40,7 @@ node | y | aliyun.accelerator/nvidia_name, nvidia_count, nvidia_mem | the cards 
         "alnair",
         """
 resource | y | alnair/vgpu-memory | GiB of one card | capacity `memory`
-resource | y | alnair/vgpu-compute | percent of that card's compute; 100 and above, or none: no limit | capacity `cores` (accounting only) below 100, otherwise none
+resource | y | alnair/vgpu-compute | percent of that card's compute; 100 and above, or none: no limit | capacity `cores` (accounting only, which is reported) below 100, otherwise none
 annotation | warned | ai.centaurus.io/alnair-gpu-id | card that was chosen | taken out: koordra does not trust allocations in manifests
 annotation | warned | ai.centaurus.io/alnair-id | name of the slice | taken out: koordra does not trust allocations in manifests
 annotation | warned | ai.centaurus.io/scheduler-timestamp | when it was chosen | taken out: koordra does not trust allocations in manifests
@@ -63,7 +63,7 @@ resource | y | elasticgpu.com/gpu-core | newer name of the same | as elasticgpu.
 resource | y | elasticgpu.com/gpu-memory | newer name of the same | as elasticgpu.io/gpu-memory
 resource | y | elasticgpu.io/gpu-tflops | TFLOPS of the share, which the README names beside percent; the name is koordra's | `GpuConfig.tflops` in the precision of `elastic.tflopsPrecision` (FP32): percent of whatever card is chosen (accounting only)
 resource | y | elasticgpu.com/gpu-tflops | newer name of the same | as elasticgpu.io/gpu-tflops
-resource | y | tke.cloud.tencent.com/qgpu-core | percent, 100 a card (TKE qGPU) | as elasticgpu.io/gpu-core
+resource | y | tke.cloud.tencent.com/qgpu-core | percent, 100 a card (TKE qGPU) | as elasticgpu.io/gpu-core, which is reported
 resource | y | tke.cloud.tencent.com/qgpu-core-greedy | percent that idle compute may exceed | capacity `cores` (accounting only) with `GpuConfig.coresPolicy: Elastic`
 resource | y | tke.cloud.tencent.com/qgpu-memory | GB of the share | capacity `memory`, as GiB
 resource | refused | gpushare.provisioner.elasticgpu.io/gpu-core | in the README alone | is a name for ElasticGPUClaims; use elasticgpu.io/gpu-core and gpu-memory
@@ -89,7 +89,7 @@ node | y | tke.cloud.tencent.com/qgpu-schedule-policy | fixed-share, guaranteed-
     *rows(
         "tke",
         """
-resource | y | tencent.com/vcuda-core | percent, 100 a card: 1..99 of one card, or multiples of 100 | capacity `cores` (accounting only), or `count` whole cards
+resource | y | tencent.com/vcuda-core | percent, 100 a card: 1..99 of one card, or multiples of 100 | capacity `cores` (accounting only, which is reported), or `count` whole cards
 resource | y | tencent.com/vcuda-memory | blocks of 256 MiB, below a whole card | capacity `memory`; reported and left out for whole cards
 annotation | warned | tencent.com/vcuda-core-limit | percent up to which idle compute may be used | `GpuConfig.coresPolicy: Elastic` where it is above the request, which is a preview; take it out
 annotation | warned | tencent.com/predicate-gpu-idx-* | cards that were chosen | taken out: koordra does not trust allocations in manifests

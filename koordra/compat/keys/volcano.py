@@ -15,13 +15,13 @@ KEYS: Final[tuple[Key, ...]] = (
 resource | y | volcano.sh/vgpu-number | slices, each on another card | `count`, with `distinctAttribute: koordra.io/uuid`
 resource | y | volcano.sh/vgpu-memory | MiB on each card, times gpuMemoryFactor | capacity `memory`; left out where the percentage is there
 resource | y | volcano.sh/vgpu-memory-percentage | percent of each card's memory; wins over the memory | `GpuConfig.memoryPercent`; 100 is all of the card
-resource | y | volcano.sh/vgpu-cores | percent of each card's compute; 100 wants the card alone | capacity `cores` (accounting only); 100 also `GpuConfig.exclusive`
+resource | y | volcano.sh/vgpu-cores | percent of each card's compute; 100 wants the card alone | capacity `cores` (accounting only, which is reported); 100 also `GpuConfig.exclusive`
 resource | warned | volcano.sh/vgpu-priority | in the chart alone; nothing reads it | is no name that Volcano or koordra reads, and stays: the pod waits for ever; take it out
 annotation | y | nvidia.com/use-gputype | models allowed: any part of the name, in either case | CEL on `productName`; hides the deny list
 annotation | y | nvidia.com/nouse-gputype | models not allowed | CEL on `productName`
 annotation | y | volcano.sh/vgpu-use-gpuuuid | cards allowed, by UUID | CEL on `uuid`
 annotation | y | volcano.sh/vgpu-nouse-gpuuuid | cards not allowed | CEL on `uuid`
-annotation | y | volcano.sh/vgpu-mode | hami-core, mig or mps | isolation `limiter` (or `hami-core`, by the settings) or `mps`; `mig`: class `mig.koordra.io` with enough memory
+annotation | y | volcano.sh/vgpu-mode | hami-core, mig or mps | isolation `limiter`, which is reported, or by the settings `hami-core`; or `mps`; `mig`: class `mig.koordra.io` with enough memory
 annotation | warned | volcano.sh/vgpu-podgroup-policy | spread: no card has two pods of a pod group | `PlacementPolicy.device: Spread`: better so, not demanded
 annotation | warned | volcano.sh/vgpu-ids-new | cards that were given | taken out: koordra does not trust allocations in manifests
 annotation | warned | volcano.sh/vgpu-ids | cards that were given, before | taken out: koordra does not trust allocations in manifests

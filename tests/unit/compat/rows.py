@@ -42,6 +42,8 @@ MIG_ALLOWED = (
     f' || ({TOLD} && ({NAME}.contains("h20")) && ({UUID}.profile.startsWith("7g.")))'
 )
 VOLCANO_STAYS = "volcano stays"
+COUNTED = "compute is counted, not limited, by isolation limiter; mps and hami-core limit it"
+IN_PLACE = "vgpu-mode]: isolation limiter keeps the share, in place of HAMi's library"
 
 
 def hami(**more: Any) -> Settings:
@@ -89,6 +91,25 @@ HAMI = [
         "hami-all",
         asking({N + "gpu": 1, N + "gpumem": 3000, N + "gpucores": 30}),
         ["a: 1 gpu memory 3000Mi cores 30", KEEP],
+        warned=(f"{N}gpucores: {COUNTED}",),
+    ),
+    Row(
+        "hami-cores-by-mps",
+        asking({N + "gpumem": 3000, N + "gpucores": 30}, annotations={N + "vgpu-mode": "mps"}),
+        ["a: 1 gpu memory 3000Mi cores 30", "a: GpuConfig isolation=mps"],
+    ),
+    Row(
+        "hami-cores-by-the-library",
+        asking({N + "gpumem": 3000, N + "gpucores": 30}, annotations={N + "vgpu-mode": "hami-core"}),
+        ["a: 1 gpu memory 3000Mi cores 30", "a: GpuConfig isolation=hami-core"],
+        Settings(isolation={"hami": "hami-core"}),
+    ),
+    Row(
+        "hami-cores-by-nobody",
+        asking({N + "gpumem": 3000, N + "gpucores": 30}),
+        ["a: 1 gpu memory 3000Mi cores 30", "a: GpuConfig isolation=none"],
+        Settings(isolation={"hami": "none"}),
+        ("compute is counted, not limited, by isolation none",),
     ),
     Row("hami-two", asking({N + "gpu": 2, N + "gpumem": 1024}), ["a: 2 gpu memory 1Gi", DISTINCT, KEEP]),
     Row(
@@ -101,6 +122,7 @@ HAMI = [
         "hami-percent-100-cores",
         asking({N + "gpu": 1, N + "gpumem-percentage": 100, N + "gpucores": 40}),
         ["a: 1 gpu cores 40", KEEP],
+        warned=(f"{N}gpucores: {COUNTED}",),
     ),
     Row("hami-percent-0", asking({N + "gpu": 1, N + "gpumem-percentage": 0}), ["a: 1 gpu"]),
     Row(
@@ -119,7 +141,12 @@ HAMI = [
         ["a: 1 gpu memory 2000Mi cores 100", KEEP + " exclusive=True"],
     ),
     Row("hami-memory-alone", asking({N + "gpumem": 500}), ["a: 1 gpu memory 500Mi", KEEP]),
-    Row("hami-cores-alone", asking({N + "gpucores": 20}), ["a: 1 gpu cores 20", KEEP]),
+    Row(
+        "hami-cores-alone",
+        asking({N + "gpucores": 20}),
+        ["a: 1 gpu cores 20", KEEP],
+        warned=(f"{N}gpucores: {COUNTED}",),
+    ),
     Row(
         "hami-cores-100",
         asking({N + "gpu": 1, N + "gpumem": 500, N + "gpucores": 100}),
@@ -155,12 +182,14 @@ HAMI = [
         asking({N + "gpu": 1, N + "gpucores": 10}),
         ["a: 1 gpu memory 5000Mi cores 10", KEEP],
         hami(default_memory=5000),
+        warned=(f"{N}gpucores: {COUNTED}",),
     ),
     Row(
         "hami-default-cores",
         asking({N + "gpu": 1, N + "gpumem": 100}),
         ["a: 1 gpu memory 100Mi cores 25", KEEP],
         hami(default_cores=25),
+        warned=(f"{N}gpucores: {COUNTED}",),
     ),
     Row(
         "hami-default-count",
@@ -240,6 +269,7 @@ HAMI = [
         "hami-mode",
         asking({N + "gpumem": 100}, annotations={N + "vgpu-mode": "hami-core"}),
         ["a: 1 gpu memory 100Mi", KEEP],
+        warned=(IN_PLACE,),
     ),
     Row(
         "hami-mode-mps",
@@ -265,12 +295,16 @@ HAMI = [
         "hami-modes",
         asking({N + "gpumem": 100}, annotations={N + "vgpu-mode": "hami-core,mig"}),
         ["a: first of 1 gpu memory 100Mi, 1 mig memory 100Mi", "a/card: GpuConfig isolation=limiter"],
+        warned=(IN_PLACE,),
     ),
     Row(
         "hami-modes-of-one-kind",
         asking({N + "gpumem": 100}, annotations={N + "vgpu-mode": "hami-core,mps"}),
         ["a: 1 gpu memory 100Mi", KEEP],
-        warned=("allows hami-core and mps",),
+        warned=(
+            IN_PLACE,
+            "allows hami-core and mps",
+        ),
     ),
     Row(
         "hami-node-policy",
@@ -420,12 +454,16 @@ KOORDINATOR = [
         "koordinator-isolation",
         asking({K + "gpu": 50}, labels={K + "gpu-isolation-provider": "HAMi-core"}),
         ["gpu: 1 gpu cores 50", POD_SHARED + "isolation=limiter memoryPercent=50"],
+        warned=(f"spec: {K}gpu-core: {COUNTED}",),
     ),
     Row(
         "koordinator-isolation-as-documented",
         asking({K + "gpu": 50}, labels={K + "gpu-isolation-provider": "hami-core"}),
         ["gpu: 1 gpu cores 50", POD_SHARED + "isolation=limiter memoryPercent=50"],
-        warned=("letter by letter",),
+        warned=(
+            f"spec: {K}gpu-core: {COUNTED}",
+            "letter by letter",
+        ),
     ),
     Row("koordinator-rdma", asking({K + "rdma": 50}), ["rdma: 1 nic share 50"]),
     Row("koordinator-rdma-200", asking({K + "rdma": 200}), ["rdma: 2 nic share 100"]),
@@ -642,6 +680,19 @@ VOLCANO = [
         "volcano-all",
         asking({V + "vgpu-number": 2, V + "vgpu-memory": 3000, V + "vgpu-cores": 50}),
         ["a: 2 gpu memory 3000Mi cores 50", DISTINCT, KEEP],
+        warned=(f"spec.containers[0]: {V}vgpu-cores: {COUNTED} (isolation: {{volcano-vgpu: hami-core}}",),
+    ),
+    Row(
+        "volcano-cores-that-were-no-limit",
+        asking({V + "vgpu-number": 1, V + "vgpu-memory": 3000, V + "vgpu-cores": 50}),
+        ["a: 1 gpu memory 3000Mi cores 50", KEEP],
+        Settings(options={"volcano-vgpu": {"vgpu": VgpuSettings(core_limit=False)}}),
+    ),
+    Row(
+        "volcano-mode",
+        asking({V + "vgpu-memory": 100}, annotations={V + "vgpu-mode": "hami-core"}),
+        ["a: 1 gpu memory 100Mi", KEEP],
+        warned=(IN_PLACE,),
     ),
     Row("volcano-number", asking({V + "vgpu-number": 1}), ["a: 1 gpu"]),
     Row("volcano-memory", asking({V + "vgpu-memory": 1024}), ["a: 1 gpu memory 1Gi", KEEP]),
@@ -722,6 +773,7 @@ OTHERS = [
         "alnair",
         asking({"alnair/vgpu-memory": 8, "alnair/vgpu-compute": 50}),
         ["a: 1 gpu memory 8Gi cores 50", KEEP],
+        warned=(f"alnair/vgpu-compute: {COUNTED}",),
     ),
     Row(
         "alnair-compute-100",
@@ -732,7 +784,10 @@ OTHERS = [
         "alnair-compute-alone",
         asking({"alnair/vgpu-compute": 30}),
         ["a: 1 gpu cores 30", KEEP],
-        warned=("comes without memory",),
+        warned=(
+            f"alnair/vgpu-compute: {COUNTED}",
+            "comes without memory",
+        ),
     ),
     Row(
         "alnair-saving",
@@ -789,6 +844,7 @@ OTHERS = [
         "qgpu",
         asking({"tke.cloud.tencent.com/qgpu-core": 10, "tke.cloud.tencent.com/qgpu-memory": 5}),
         ["a: 1 gpu memory 5Gi cores 10"],
+        warned=("qgpu-core: compute is counted, not limited, by what most nodes keep shares by",),
     ),
     Row(
         "qgpu-greedy",
@@ -905,6 +961,7 @@ OTHERS = [
         "ack-cores",
         asking({"aliyun.com/gpu-mem": 8, "aliyun.com/gpu-core.percentage": 30}),
         ["a: 1 gpu memory 8Gi cores 30"],
+        warned=("percentage: compute is counted, not limited, by what most nodes keep shares by",),
     ),
     Row(
         "aliyun-results",
@@ -918,6 +975,7 @@ OTHERS = [
         "tke",
         asking({"tencent.com/vcuda-core": 50, "tencent.com/vcuda-memory": 30}),
         ["a: 1 gpu memory 7680Mi cores 50", KEEP],
+        warned=(f"vcuda-core: {COUNTED}",),
     ),
     Row(
         "tke-whole",
@@ -941,7 +999,10 @@ OTHERS = [
             annotations={"tencent.com/vcuda-core-limit": "50"},
         ),
         ["a: 1 gpu memory 1Gi cores 50", KEEP],
-        warned=("vcuda-core-limit]: `GpuConfig.coresPolicy",),
+        warned=(
+            f"vcuda-core: {COUNTED}",
+            "vcuda-core-limit]: `GpuConfig.coresPolicy",
+        ),
     ),
 ]
 

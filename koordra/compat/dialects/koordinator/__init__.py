@@ -135,6 +135,7 @@ def _cards(totals: dict[str, int], view: PodView, hint: Hint) -> Share | None:
         found.count,
         memory=_memory(found, view),
         cores=found.each.get(CORE, 0),
+        limited_by=view.settings.name(CORE) if PROVIDER in view.labels else "",
     )
     if share.cores > 100:
         raise _refuse(view, CORE, f"{share.cores}% of one card", "say gpu.shared: over how many cards")
