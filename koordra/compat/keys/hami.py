@@ -80,6 +80,7 @@ setting | warned | operatingmode | hami-core or mig, by node | is said on the no
 setting | warned | migstrategy | none, single or mixed, by node | is said on the node; koordra gives instances out by their profile
 setting | warned | filterdevices | cards that are not given out, by node | is said on the node; koordra cordon-device
 setting | warned | enablegetpreferredallocation | who chooses the cards, by node | is not needed: the controller chooses; take it out
+node | warned | gpu=on | where HAMi's device plugin runs, by its chart | is taken off nodes together with HAMi's device plugin, and the pod then waits for ever; take it out of the pod, or select nodes by a label of your own
 node | y | hami.io/node-nvidia-register | what a node has | ResourceSlices tell it
 node | y | hami.io/node-nvidia-score | how near cards are | ResourceSlices tell it
 node | y | hami.io/node-handshake* | whether HAMi's plugin lives | not needed

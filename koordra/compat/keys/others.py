@@ -30,6 +30,7 @@ environment | y | ALIYUN_COM_GPU_MEM_* | set by the plugin: card, memory of pod,
 environment | warned | CGPU_DISABLE | set by the plugin where cards are not isolated | is not read: isolation.aliyun in koordra's settings says it
 schedulerName | warned | gpushare-scheduler | Aliyun's scheduler, where it is one of its own | stays, and has to honour ResourceClaims; take it out
 setting | y | --memory-unit | GiB or MiB | `aliyun.memoryUnit` in koordra's settings
+node | warned | gpushare=true | where Aliyun's device plugin runs | is taken off nodes together with Aliyun's device plugin, and the pod then waits for ever; take it out of the pod, or select nodes by a label of your own
 node | y | cgpu.disable.isolation | shares are not isolated | `isolation.aliyun` in koordra's settings
 node | y | ack.node.gpu.schedule | exclusive, shared or topology-aware cards, by node | not needed: a card is given out as pods ask
 node | y | ack.node.gpu.placement | binpack or spread, by node | `PlacementPolicy.device` in a claim or a class
@@ -98,7 +99,8 @@ annotation | warned | tencent.com/predicate-time | when it was chosen | taken ou
 annotation | warned | tencent.com/gpu-assigned | whether the manager has taken it | taken out: koordra does not trust allocations in manifests
 annotation | warned | tencent.com/vcuda-device | devices that were given | taken out: koordra does not trust allocations in manifests
 environment | y | LD_LIBRARY_PATH | pointed at the manager's own driver library | is left as it is; /usr/local/nvidia is not mounted any more
-node | y | gaia.tencent.com/gpu-model | the model of a node's cards | ResourceSlices tell it: select on `productName`
+node | warned | nvidia-device-enable=enable | where TKE's gpu-manager runs | is taken off nodes together with gpu-manager, and the pod then waits for ever; take it out of the pod, or select nodes by a label of your own
+node | warned | gaia.tencent.com/gpu-model | the model of a node's cards | is not written by koordra; select on `productName` in a claim or class, or by a label of your own
 """,
     ),
     *rows(

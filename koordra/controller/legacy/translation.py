@@ -9,8 +9,8 @@ once. Pure.
 
 The rewriting is given the bare pod and sees nothing else, so its result cannot depend on what the key lacks;
 and what is put onto the pod are the parts of the bare pod that have changed. Left out are a pod's name and
-owner, volumes and their mounts (every pod has the volume of its token under another name), affinity, ports
-and probes, labels and annotations that no dialect has.
+owner, volumes and their mounts (every pod has the volume of its token under another name), ports and
+probes, labels and annotations that no dialect has.
 
 A refusal, a pod that asks for nothing, one of an odd shape and one of a native namespace, where the classes
 of now have a say, are worked out each time from the whole pod. Warnings are kept with what was made, and name
@@ -50,7 +50,15 @@ REMEMBERED: Final = 1024
 LONGEST: Final = 16 * 1024
 """Characters of a bare pod. Users write what is in it, megabytes if they like: one that says more is worked
 out each time."""
-_OF_PODS: Final = ("nodeName", "schedulerName", "runtimeClassName", "overhead", "resourceClaims")
+_OF_PODS: Final = (
+    "nodeName",
+    "nodeSelector",
+    "affinity",
+    "schedulerName",
+    "runtimeClassName",
+    "overhead",
+    "resourceClaims",
+)
 _OF_CONTAINERS: Final = (
     "name",
     "resources",

@@ -335,6 +335,17 @@ def test_request_names_stay_labels_and_stay_different() -> None:
 
 # --- what else in the pod is told ---------------------------------------------------------------------------
 
+
+def on_nodes(*terms: list[tuple[str, str, list[str] | None]]) -> Dict:
+    """Required node affinity: terms of (label, operator, values)."""
+    written = [
+        {"matchExpressions": [dict(zip(("key", "operator", "values"), one, strict=True)) for one in term]}
+        for term in terms
+    ]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    return {"nodeAffinity": {required: {"nodeSelectorTerms": written}}}
+
+
 TOLD = [
     (asking({N + "gpu": 1}, nodeName="n1"), "spec.nodeName"),
     (
@@ -369,6 +380,30 @@ TOLD = [
     (asking({K + "gpu": 50}, annotations={HINT: '{"rdma": {"vfSelector": {}}}'}), "the pod asks for no rdma"),
     (asking({N + "gpumem": 1}, annotations={N + "numa-bind": "perhaps"}), "neither true nor false"),
     (asking({N + "gpumem": 1}, annotations={"hami.io/node-scheduler-policy": "best"}), "is no policy"),
+    (
+        asking({N + "gpumem": 1}, nodeSelector={"pool": "a", "gpu": "on"}),
+        "spec.nodeSelector[gpu]: gpu=on is taken off nodes together with HAMi's device plugin",
+    ),
+    (asking({N + "gpu": 1}, nodeSelector={"gpu": "on", "gpushare": "true"}), "nodeSelector[gpu]"),
+    (asking({N + "gpumem": 1}, nodeSelector={"gpu": "a100"}), ""),
+    (asking({"aliyun.com/gpu-mem": 1}, nodeSelector={"gpushare": "true"}), "nodeSelector[gpushare]"),
+    (
+        asking({N + "gpu": 1}, nodeSelector={"gaia.tencent.com/gpu-model": "T4"}),
+        "gaia.tencent.com/gpu-model is not written by koordra; select on `productName`",
+    ),
+    (
+        asking({N + "gpumem": 1}, affinity=on_nodes([("gpu", "In", ["off", "on"])])),
+        "Terms[0].matchExpressions[0]: gpu=on",
+    ),
+    (
+        asking({N + "gpumem": 1}, affinity=on_nodes([("a", "Exists", None), ("gpu", "Exists", None)])),
+        "Terms[0].matchExpressions[1]",
+    ),
+    (asking({N + "gpumem": 1}, affinity=on_nodes([("gpu", "In", ["off"])])), ""),
+    (asking({N + "gpumem": 1}, affinity=on_nodes([("gpu", "NotIn", ["on"])])), ""),
+    (asking({N + "gpumem": 1}, affinity=on_nodes([("gpu", "In", ["on"])], [("pool", "In", ["a"])])), ""),
+    (asking({N + "gpumem": 1}, affinity=on_nodes()), ""),
+    (asking({N + "gpumem": 1}, affinity={"nodeAffinity": "odd"}, nodeSelector=["odd"]), ""),
 ]
 
 

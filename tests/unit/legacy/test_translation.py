@@ -81,6 +81,20 @@ def test_what_the_rewriting_reads_is_never_mixed_up(change: Object, worked_out: 
     assert other != plain
 
 
+@pytest.mark.parametrize("kept_to", [{"gpu": "on"}, None], ids=["selector", "affinity"])
+def test_a_label_of_the_old_stack_is_told_of_each_pod_of_a_workload(kept_to: dict[str, str] | None) -> None:
+    term = {"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["on"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    where = {"nodeSelector": kept_to} if kept_to else {"affinity": {"nodeAffinity": required}}
+    translations = Translations(SETTINGS)
+    translations.of(pod(HAMI), Notes("a"))
+    for called in ("b", "c"):
+        notes = Notes(called)
+        made = translations.of(pod(HAMI, **where), notes).pod
+        assert [(note.object, note.problem.partition(" ")[0]) for note in notes.found] == [(called, "gpu=on")]
+        assert where.items() <= made["spec"].items()
+
+
 def test_another_namespace_has_a_template_of_its_own() -> None:
     translations = Translations(SETTINGS)
     made = pod(HAMI)
