@@ -246,7 +246,7 @@ def _without_old_stack(pod: Object, view: PodView) -> Object:
         kept = {key: value for key, value in metadata.pop("annotations").items() if key not in written}
         changed["metadata"] = {**metadata, "annotations": kept} if kept else metadata
     runtime = view.spec.get("runtimeClassName")
-    if runtime in (settings.runtime_classes or ()):
+    if runtime in settings.runtime_classes:
         notes.warn(f"{view.where}.runtimeClassName", f"{runtime} is taken out: devices come with the claim")
         del changed["spec"]["runtimeClassName"]
         changed["spec"].pop("overhead", None)  # the class's; the API server refuses it without the class

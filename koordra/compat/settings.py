@@ -29,8 +29,9 @@ class Settings:
     """`names` maps a name of the tables to the cluster's, `own_names` (dialect, name) what one dialect alone
     calls otherwise: with HAMi's cards renamed `nvidia.com/gpu` is still everybody else's. `options` is what
     dialects read for themselves, section by section. `nics`: names of NICs' device plugins, None for those
-    that are known. `told`: what was read and means something else here, or nothing. Told apart by identity,
-    so that answers about names can be kept (detection.py)."""
+    that are known. `runtime_classes` are taken out of pods: their devices come with claims now. `told`: what
+    was read and means something else here, or nothing. Told apart by identity, so that answers about names
+    can be kept (detection.py)."""
 
     default_dialect: str = "plain"
     names: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class Settings:
     isolation: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     schedulers: tuple[str, ...] | None = None
-    runtime_classes: tuple[str, ...] | None = None
+    runtime_classes: tuple[str, ...] = ("nvidia",)
     nics: Mapping[str, NicName] | None = None
     told: tuple[Note, ...] = ()
 

@@ -14,8 +14,8 @@ Three forms are read, alone or inside the data of a ConfigMap:
                                                        nvidia.com/gpu.shared
        schedulers: [koord-scheduler, volcano]          names that pods give and that are not there any more;
                                                        taken out
-       runtimeClasses: [nvidia]                        runtime classes that are taken out: CDI makes devices
-                                                       visible
+       runtimeClasses: [nvidia]                        runtime classes that are taken out (nvidia): CDI makes
+                                                       devices visible
        nics: {openshift.io/vfs: {kind: VF}}            names of NICs' device plugins: kind Share or VF,
                                                        share (percent), interfaces, required (near the GPUs)
        hami: {...}  volcano: {...}                     the fields of `nvidia` in form 2

@@ -107,8 +107,8 @@ class Dialect:
     memory_unit       bytes of a unit of memory, where that is a setting: claims carry it in an annotation
     node_labels       labels that its node programs published and pods select by; an empty one is not written
     publishers        beginnings of resources that the dialect's node programs publish, and who they are
-    schedulers        names that pods give; taken out in a cluster, and where True always (nothing else has
-                      that name)
+    schedulers        names that pods give; taken out in a cluster, and where True always (they place pods
+                      with devices, and do nothing else)
     asking            beginnings of annotations that ask by themselves
     extended_resources   whether a DeviceClass' extendedResourceName says all that a pod of it can say
     opt_out           a label and its value: such a pod is left as it is

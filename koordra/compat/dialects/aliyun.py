@@ -147,7 +147,7 @@ DIALECT: Final = Dialect(
         "aliyun.accelerator/nvidia_mem": lambda cards: f"{cards.memory}MiB" if cards.memory else "",
     },
     publishers=(("aliyun.com/gpu-", "Aliyun's gpushare device plugin"),),
-    schedulers={"gpushare-scheduler": False},
+    schedulers={"gpushare-scheduler": True},
     like_resources=("aliyun.com/gpu",),
     domains=("aliyun.com/", "alibabacloud.com/"),
     sections={ALIYUN: memory_unit_section},

@@ -193,7 +193,7 @@ DIALECT: Final = Dialect(
         ("elasticgpu.com/gpu-", "Elastic GPU's agent"),
         ("tke.cloud.tencent.com/qgpu-", "TKE's qGPU agent"),
     ),
-    schedulers={"elastic-gpu-scheduler": False},
+    schedulers={"elastic-gpu-scheduler": True},
     asking=(CLAIM_PREFIX,),
     like_resources=("elasticgpu.io/", "elasticgpu.com/", "tke.cloud.tencent.com/qgpu"),
     domains=("elasticgpu.io/", "egpuc.elasticgpu.io/", "tke.cloud.tencent.com/"),

@@ -54,7 +54,7 @@ environment | warned | LIBCUDA_LOG_LEVEL | what HAMi's library logs | is not rea
 environment | warned | RECORD_KERNEL_INTERVAL | how often HAMi's library looks at kernels | is not read: compute is accounting only; take it out
 environment | warned | CUDA_REDIRECT | where HAMi's library finds the driver | is not read: the driver's own library is used; take it out
 schedulerName | warned | hami-scheduler | HAMi's scheduler, set by its webhook | taken out: kube-scheduler places the pod
-schedulerName | warned | 4pd-vgpu-scheduler | HAMi's scheduler under its first name | stays, and has to honour ResourceClaims; take it out
+schedulerName | warned | 4pd-vgpu-scheduler | HAMi's scheduler under its first name | taken out: kube-scheduler places the pod
 setting | y | resourceCountName | the name of nvidia.com/gpu in this cluster | read from device-config.yaml
 setting | y | resourceMemoryName | the name of nvidia.com/gpumem | read from device-config.yaml
 setting | y | resourceMemoryPercentageName | the name of nvidia.com/gpumem-percentage | read from device-config.yaml
@@ -75,7 +75,7 @@ setting | warned | deviceSplitCount | shares a card takes | is said on the node;
 setting | warned | preConfiguredDeviceMemory | MiB of cards that tell none (GB10) | is said on the node; koordra reads what the card or the system has
 setting | warned | libCudaLogLevel | what HAMi's library logs | means nothing to koordra's limiter; take it out
 setting | warned | enableNumaTopology | whether the kubelet is told the NUMA node of a card | is not needed: the node's slices say it; GpuConfig.numaAffinity brings the processors of the card
-setting | warned | runtimeClassName | put into pods that ask for cards | is not needed: devices come with the claim; runtimeClasses in koordra's settings takes it out of pods
+setting | warned | runtimeClassName | put into pods that ask for cards | is not needed: devices come with the claim; `nvidia` is taken out of pods, and what runtimeClasses in koordra's settings lists instead
 setting | warned | operatingmode | hami-core or mig, by node | is said on the node; `koordra kubelet-plugin --node-modes` reads HAMi's list of nodes, or label the Node `koordra.io/isolation`
 setting | warned | migstrategy | none, single or mixed, by node | is said on the node; koordra gives instances out by their profile
 setting | warned | filterdevices | cards that are not given out, by node | is said on the node; koordra cordon-device

@@ -28,7 +28,7 @@ annotation | warned | ALIYUN_COM_GPU_MEM_ASSIGN_TIME | when the plugin has taken
 annotation | warned | scheduler.framework.gpushare.allocation | cards that the commercial scheduler chose | taken out: koordra does not trust allocations in manifests
 environment | y | ALIYUN_COM_GPU_MEM_* | set by the plugin: card, memory of pod, container and card | IDX, POD, CONTAINER and DEV are set by koordra to what the claim was given
 environment | warned | CGPU_DISABLE | set by the plugin where cards are not isolated | is not read: isolation.aliyun in koordra's settings says it
-schedulerName | warned | gpushare-scheduler | Aliyun's scheduler, where it is one of its own | stays, and has to honour ResourceClaims; take it out
+schedulerName | warned | gpushare-scheduler | Aliyun's scheduler, where it is one of its own | taken out: kube-scheduler places the pod
 setting | y | --memory-unit | GiB or MiB | `aliyun.memoryUnit` in koordra's settings
 node | warned | gpushare=true | where Aliyun's device plugin runs | is taken off nodes together with Aliyun's device plugin, and the pod then waits for ever; take it out of the pod, or select nodes by a label of your own
 node | y | cgpu.disable.isolation | shares are not isolated | `isolation.aliyun` in koordra's settings
@@ -77,7 +77,7 @@ annotation | warned | tke.cloud.tencent.com/qgpu-assigned | whether qGPU's agent
 annotation | warned | tke.cloud.tencent.com/qgpu-index* | cards that were chosen | is written by qGPU's programs; take it out
 label | warned | elasticgpu.io/assumed | that cards were chosen | is written by Elastic GPU's scheduler; take it out
 environment | warned | GPU | set by the agent to a hash | is not set any more
-schedulerName | warned | elastic-gpu-scheduler | its scheduler | stays, and has to honour ResourceClaims; take it out
+schedulerName | warned | elastic-gpu-scheduler | its scheduler | taken out: kube-scheduler places the pod
 kind | y | ElasticGPUClass.elasticgpu.io | a way to get shares | stays: koordra's controller serves it (--elastic-gpu)
 kind | y | ElasticGPUClaim.elasticgpu.io | a share | stays: koordra's controller serves it (--elastic-gpu)
 kind | y | ElasticGPU.elasticgpu.io | a share that exists | stays: koordra's controller writes them (--elastic-gpu)

@@ -13,7 +13,6 @@ OPT_OUT: Final = names.DOMAIN + "legacy-pods"
 """Label on a pod or namespace; `ignore`: left as it is."""
 IGNORE: Final = "ignore"
 
-RUNTIME_CLASSES: Final = ("nvidia",)
 GRACE: Final = 600.0
 
 
@@ -33,5 +32,4 @@ def in_a_cluster(settings: Settings) -> Settings:
         settings,
         schedulers=stacks if settings.schedulers is None else settings.schedulers,
         nics=settings.nics or {},
-        runtime_classes=RUNTIME_CLASSES if settings.runtime_classes is None else settings.runtime_classes,
     )

@@ -7,7 +7,10 @@ from types import MappingProxyType
 
 import pytest
 
+from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
+from koordra.compat.settings_document import with_document
+from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.webhook.native import translate
 from tests.unit.compat.pods import Dict, asking, container, converted, pod, refusal, users, warnings, words
 from tests.unit.compat.rows import HINT, JOINT, KEEP, K, N, V
@@ -412,6 +415,35 @@ def test_what_else_changes_is_told(manifest: Dict, told: str) -> None:
     found = warnings(manifest)
     assert len(found) == (1 if told else 0)
     assert all(told in text for text in found)
+
+
+STAY_IN_FILES = {"volcano", "koord-scheduler"}
+"""They go on with gangs, queues and CPUs; in a cluster whose other stacks are gone they do not."""
+
+
+@pytest.mark.parametrize("scheduler", sorted({name for dialect in DIALECTS for name in dialect.schedulers}))
+def test_files_lose_the_schedulers_that_a_cluster_takes_out(scheduler: str) -> None:
+    manifest = pod(container(ask={N + "gpu": 1}), schedulerName=scheduler)
+    in_file, in_cluster = (
+        converted(manifest, settings=settings) for settings in (Settings(), in_a_cluster(Settings()))
+    )
+    assert "schedulerName" not in in_cluster.objects[0]["spec"]
+    stays = in_file.objects[0]["spec"].get("schedulerName") == scheduler
+    assert stays == (scheduler in STAY_IN_FILES)
+    assert [note.field for note in in_file.notes] == ["spec.schedulerName"]
+
+
+def test_the_runtime_class_goes_from_files_as_in_a_cluster() -> None:
+    manifest = asking({N + "gpumem": 1}, runtimeClassName="nvidia")
+    for settings in (Settings(), in_a_cluster(Settings())):
+        found = converted(manifest, settings=settings)
+        assert "runtimeClassName" not in found.objects[0]["spec"]
+        assert [note.field for note in found.notes] == ["spec.runtimeClassName"]
+    kept = with_document(Settings(), {"runtimeClasses": []}, source="s")
+    for settings, runtime in ((Settings(), "kata"), (kept, "nvidia")):
+        found = converted(asking({N + "gpumem": 1}, runtimeClassName=runtime), settings=settings)
+        assert found.objects[0]["spec"]["runtimeClassName"] == runtime
+        assert not found.notes
 
 
 def test_names_are_the_clusters() -> None:
