@@ -62,7 +62,7 @@ class LegacyPods:
         told = {note.field for note in notes.found}
         for place in _counted(obj, self.settings, (), pods=pods):
             if place not in told:
-                _tell_count(place, notes)
+                _tell_count(obj, place, notes)
         if not templates:
             return [obj]
         if "apiVersion" not in obj:
@@ -84,10 +84,12 @@ class LegacyPods:
         return reservation(obj, found.template, notes)
 
 
-def _tell_count(place: str, notes: Notes) -> None:
+def _tell_count(obj: Object, place: str, notes: Notes) -> None:
     problem = "counts devices by a name that claims do not use"
-    remedy = "count gpu.koordra.io.deviceclass.resource.k8s.io/devices in a ResourceQuota"
-    if any(f".{side}[" in place for side in SIDES):
+    remedy = "bound requests.koordra.io/gpu, requests.koordra.io/gpu-memory, ... in a ResourceQuota (docs/quota.md)"
+    if obj.get("kind") == "ResourceQuota":
+        problem = "counts converted pods only where component legacy is installed"
+    elif any(f".{side}[" in place for side in SIDES):
         problem, remedy = "asks for devices outside of a pod, and is not converted", "write a claim by hand"
     notes.warn(place, problem, remedy)
 

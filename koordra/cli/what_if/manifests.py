@@ -10,12 +10,16 @@ from functools import partial
 
 from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import names, objects
-from koordra.api.kinds import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
+from koordra.api.kinds import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Kind
 from koordra.api.objects import Fields, Object
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.convert import settings_from
 from koordra.cli.manifest_files import notes_on
 from koordra.cli.what_if.workload_pods import workload_pods
+from koordra.compat.detection import dialects_with
+from koordra.compat.original_request import entries
+from koordra.compat.quota_charges import dialect_of
+from koordra.compat.settings import Settings
 from koordra.controller.allocation.learned.leftover_store import NAME, durations_of, learned_of
 from koordra.controller.autoscale.node_groups import NodeGroup
 from koordra.controller.autoscale.scale_up import ScaleUp, scale_up
@@ -26,6 +30,8 @@ from koordra.controller.explain.forecast.intake import Terms
 from koordra.controller.explain.forecast.refusals import refusals
 from koordra.controller.explain.forecast.stand_ins import with_stand_ins
 from koordra.controller.legacy.settings import in_a_cluster
+from koordra.controller.quota.bounds import bounded
+from koordra.controller.quota.usage import legacy_entries
 from koordra.controller.reporting.claim_events import CLAIM_MISSING
 from koordra.placement import Plan
 from koordra.placement.candidates.node_scoring import ScoringStrategy
@@ -114,8 +120,24 @@ def what_if(manifests: Sequence[Fields], assumed: Assumed, now: datetime) -> Wha
     warned = [f"koordra: warning: {text}" for text in dict.fromkeys(stored.warnings)]
     found = forecast(cluster, terms)
     evicted = [f"koordra: pod {key} would be evicted" for key in dict.fromkeys(found.evicted)]
-    told = (*said, *planned, *warned, *evicted)
+    told = (*said, *planned, *warned, *_counted_with_legacy(given, settings), *evicted)
     return WhatIf(given, found, cluster, terms, refused, dict(_missing(stored)), told)
+
+
+def _counted_with_legacy(given: Iterable[Fields], settings: Settings) -> Iterator[str]:
+    """Lines of quotas on names of other stacks that count converted pods, of which nobody says whether their
+    cluster has what counts them. A pod that the webhook rewrote comes from one that has."""
+    spoken: dict[str, set[str]] = {}
+    for pod in (one for one in given if one.get("kind") == PODS.kind):
+        mine = [template for name, template in legacy_entries(pod).items() if name not in entries(pod)]
+        spoken.setdefault(objects.namespace(pod), set()).update(map(dialect_of, mine))
+    for quota in (one for one in given if one.get("kind") == RESOURCE_QUOTAS.kind):
+        for line in bounded(quota):
+            if spoken.get(objects.namespace(quota), set()) & dialects_with(line.name, settings):
+                yield (
+                    f"koordra: {objects.describe(quota)}: spec.hard[{line.key}]: counts converted pods "
+                    "where component legacy is installed, as is assumed here; elsewhere it counts none of them"
+                )
 
 
 def _kept(manifests: Iterable[Fields]) -> Object:

@@ -310,7 +310,11 @@ OUTSIDE = [
     ),
     (
         {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {"requests.nvidia.com/gpu": 4}}},
-        "deviceclass.resource.k8s.io/devices",
+        "counts converted pods only where component legacy is installed; bound requests.koordra.io/gpu,",
+    ),
+    (
+        {"apiVersion": "x.example/v1", "kind": "Bound", "spec": {"hard": {"nvidia.com/gpu": 4}}},
+        "spec.hard[nvidia.com/gpu]: counts devices by a name that claims do not use; bound requests",
     ),
     (
         {

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from koordra.api import names, objects
+from koordra.api.classic.notes import Notes
 from koordra.cli.what_if.manifests import Assumed, WhatIf, what_if
+from koordra.compat.settings import Settings
 from koordra.controller.allocation.learned.leftover_store import NAME, data_of
+from koordra.controller.legacy.settings import in_a_cluster
+from koordra.controller.legacy.translation import Translations
 from koordra.errors import InvalidManifest, PlanError
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload_table import LearnedTable
@@ -24,6 +28,7 @@ from tests.unit.allocator.machines import (
     request,
     slice_of,
 )
+from tests.unit.compat.pods import converted
 from tests.unit.forecast.test_forecast import NOW
 
 Dict = dict[str, Any]
@@ -164,6 +169,47 @@ def test_a_quota_refuses_in_its_words() -> None:
     assert len(found.plan().allocations) == 1
     text = 'pods "b" is forbidden: exceeded quota: cards, requested: requests.nvidia.com/gpu=1'
     assert text in why(found, "default/b")
+
+
+HAMI_QUOTA = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "mib", "namespace": "default"},
+    "spec": {"hard": {"limits.nvidia.com/gpumem": "1500", "requests.koordra.io/gpu": "9"}},
+}
+
+
+def in_hamis_words(name: str) -> Dict:
+    made = legacy(name)
+    made["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = "1000"
+    return made
+
+
+def test_a_quota_on_an_old_name_says_where_it_counts_converted_pods() -> None:
+    found = converted(in_hamis_words("a"), in_hamis_words("b")).objects
+    told = [note for note in asked(*machine(4, 1), HAMI_QUOTA, *found).notes if "counts converted" in note]
+    where = "koordra: ResourceQuota default/mib: spec.hard[limits.nvidia.com/gpumem]"
+    what = "counts converted pods where component legacy is installed, as is assumed here; elsewhere it counts none of them"
+    assert told == [f"{where}: {what}"]
+
+
+@pytest.mark.parametrize("given", ["old words", "rewritten", "another namespace", "another stack"])
+def test_it_says_so_of_no_other_pods(given: str) -> None:
+    one, quota = in_hamis_words("a"), HAMI_QUOTA
+    if given == "rewritten":
+        one = (
+            Translations(in_a_cluster(Settings()))
+            .of({"kind": "Pod", "apiVersion": "v1", **one}, Notes("a"))
+            .pod
+        )
+    elif given == "another namespace":
+        (one, _), quota = converted(one).objects, {**quota, "metadata": {"name": "q", "namespace": "other"}}
+    elif given == "another stack":
+        (one, _), quota = (
+            converted(one).objects,
+            {**quota, "spec": {"hard": {"limits.aliyun.com/gpu-mem": "4"}}},
+        )
+    assert not [note for note in asked(*machine(4, 1), quota, one).notes if "counts converted" in note]
 
 
 def test_what_the_webhook_refuses_is_refused_in_its_words() -> None:

@@ -22,6 +22,7 @@ from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.kube.watch import WatchCache
 from tests.fakes.joint_cluster import JointCluster
 from tests.patience import PATIENCE
+from tests.unit.compat.pods import converted
 from tests.unit.legacy.cluster import Cluster, Object, a_quota, of_kind, pod
 
 GPU = {"nvidia.com/gpu": 1}
@@ -127,6 +128,24 @@ class Api:
     def watch(self, kind: Kind, **_: object) -> Iterator[tuple[str, Object]]:
         self.over.wait(20)
         return iter(())
+
+
+@pytest.mark.parametrize("legacy", [in_a_cluster(Settings()), None], ids=["legacy", "no legacy"])
+def test_converted_pods_count_where_component_legacy_is(legacy: Settings | None) -> None:
+    asking = pod({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}, name="a")
+    stored, template = converted({"apiVersion": "v1", "kind": "Pod", **asking}).objects
+    keeper = QuotaController(
+        Api(),  # type: ignore[arg-type]
+        legacy,
+        report=lambda happening: None,
+        may_write=lambda: True,
+    )
+    keeper.usage.on_template("ADDED", template)
+    keeper.on_pod("ADDED", stored)
+    found = {
+        name: charge.amounts["nvidia.com/gpumem"] for name, charge in keeper.usage.charges("team").items()
+    }
+    assert found == ({"a": 1000} if legacy else {})
 
 
 class Listed(Api):
