@@ -107,6 +107,9 @@ def plugin_on(
     places = ["--root", root, "--kubelet-root", node.kubelet_root, "--cdi-dir", node.cdi]
     places += ["--hook-dir", folder / "hook"]
     said = ["--node-name", node.name, "--kubeconfig", own, *options, *places]
+    for old in _slices(node):  # of a machine before, which the kubelet deletes in its own time
+        with suppress(NotFound):
+            node.client.delete(kinds.RESOURCE_SLICES, objects.name(old))
     log = folder / "plugin.log"
     with log.open("wb") as sink:
         command = [sys.executable, "-m", "koordra", "kubelet-plugin", *map(str, said)]
@@ -115,8 +118,7 @@ def plugin_on(
         )
 
     def published() -> bool:
-        slices = node.client.list(kinds.RESOURCE_SLICES, field_selector=f"spec.nodeName={node.name}")[0]
-        return any(offers(device) for one in slices for device in one["spec"].get("devices") or ())
+        return any(offers(device) for one in _slices(node) for device in one["spec"].get("devices") or ())
 
     try:
         eventually(published, f"what the node offers; see {log}")
@@ -126,6 +128,11 @@ def plugin_on(
     finally:
         plugin.send_signal(signal.SIGTERM)
         plugin.wait(60)
+
+
+def _slices(node: KubeletNode) -> list[Object]:
+    own = f"spec.nodeName={node.name},spec.driver={names.DRIVER}"
+    return node.client.list(kinds.RESOURCE_SLICES, field_selector=own)[0]
 
 
 @contextmanager
