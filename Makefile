@@ -15,7 +15,7 @@ QUIET := $(shell test -t 2 || echo --quiet)
 
 help:
 	@echo "make demo      a whole cluster on this machine: joint GPU+NIC claims, from manifest to container"
-	@echo "make test      unit, property and conformance tests: about ten minutes on two cores"
+	@echo "make test      unit, property and conformance tests: about twelve minutes on two cores"
 	@echo "make test-long the same with long explorations, processes, demos, and all examples of property tests"
 	@echo "make mutants   do the tests notice small errors? named ones and 400 others (MUTANTS=--all: every one)"
 	@echo "make native    the memory limiter: build it and run its C tests"
