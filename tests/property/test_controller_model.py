@@ -21,7 +21,7 @@ from tests.fakes.model_planner import plan_model
 from tests.fakes.model_world import World
 from tests.long import mostly_long
 
-SCHEDULES = 4_000
+SCHEDULES = 2_400
 BLOCKS = 20
 REAL_SCHEDULES = 100
 STEPS = 36
