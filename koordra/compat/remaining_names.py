@@ -58,9 +58,9 @@ def tell_rest(view: PodView, normalized: NormalizedRequest, dialect: Dialect) ->
             if (field := f"{view.meta}.{kind}[{name}]") not in told:
                 _tell(view, field, name, place, dialect)
     _tell_variables(view, normalized, dialect)
-    if selected := _selected(view):
-        field, key = selected
-        view.notes.warn(field, f"{key.name} {key.problem}", key.remedy)
+    if found_at := selects_by(view.spec):
+        field, key = found_at
+        view.notes.warn(f"{view.where}.{field}", f"{key.name} {key.problem}", key.remedy)
 
 
 def _tell(view: PodView, field: str, name: str, place: Place, dialect: Dialect) -> None:
@@ -92,15 +92,15 @@ def _tell_variables(view: PodView, normalized: NormalizedRequest, dialect: Diale
                 view.notes.warn(container.where, f"uses {text} ({key.meaning})", key.becomes)
 
 
-def _selected(view: PodView) -> tuple[str, Key] | None:
-    """The first field by which the pod is kept to nodes with a label of an old stack. Of the terms of an
+def selects_by(spec: Mapping[str, Any]) -> tuple[str, Key] | None:
+    """The first field by which a pod is kept to nodes with a label of an old stack. Of the terms of an
     affinity one is enough for a pod, so all of them have to ask for such a label."""
-    selector = view.spec.get("nodeSelector")
+    selector = spec.get("nodeSelector")
     for label, value in selector.items() if isinstance(selector, Mapping) else ():
         if key := _label_of_old_stack(label, [value]):
-            return f"{view.where}.nodeSelector[{label}]", key
+            return f"nodeSelector[{label}]", key
     path = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
-    required: Any = view.spec
+    required: Any = spec
     for name in path.split("."):
         required = required.get(name) if isinstance(required, Mapping) else None
     terms = _entries(required, "nodeSelectorTerms")
@@ -111,7 +111,7 @@ def _selected(view: PodView) -> tuple[str, Key] | None:
     if not found or found[0] is None or not all(found):
         return None
     number, key = found[0]
-    return f"{view.where}.{path}.nodeSelectorTerms[0].matchExpressions[{number}]", key
+    return f"{path}.nodeSelectorTerms[0].matchExpressions[{number}]", key
 
 
 def _demanded(expression: Mapping[str, Any]) -> Key | None:

@@ -10,7 +10,7 @@ once. Pure.
 The rewriting is given the bare pod and sees nothing else, so its result cannot depend on what the key lacks;
 and what is put onto the pod are the parts of the bare pod that have changed. Left out are a pod's name and
 owner, volumes and their mounts (every pod has the volume of its token under another name), ports and
-probes, labels and annotations that no dialect has.
+probes, labels and annotations that no dialect has, and an affinity that asks for no label of an old stack.
 
 A refusal, a pod that asks for nothing, one of an odd shape and one of a native namespace, where the classes
 of now have a say, are worked out each time from the whole pod. Warnings are kept with what was made, and name
@@ -39,6 +39,7 @@ from koordra.compat.detection import DOMAINS, is_written, kept_by_name, signs_of
 from koordra.compat.dialect.allocation import DIALECT_LABEL
 from koordra.compat.keys import Place, key_of
 from koordra.compat.original_request import with_original_request
+from koordra.compat.remaining_names import selects_by
 from koordra.compat.rewrite import Native, Rewritten, rewrite
 from koordra.compat.settings import Settings
 from koordra.controller.webhook import native
@@ -53,7 +54,6 @@ out each time."""
 _OF_PODS: Final = (
     "nodeName",
     "nodeSelector",
-    "affinity",
     "schedulerName",
     "runtimeClassName",
     "overhead",
@@ -130,6 +130,9 @@ def bare_of(pod: Object) -> Object | None:
     if not isinstance(spec, dict) or not isinstance(metadata, dict):
         return None
     bare: Object = {key: spec[key] for key in _OF_PODS if key in spec}
+    # Each pod of a DaemonSet has the affinity to its own node.
+    if selects_by(bare) is None and selects_by(spec) is not None:
+        bare["affinity"] = spec["affinity"]
     for group in CONTAINER_LISTS:
         if group in spec:
             listed = spec[group]

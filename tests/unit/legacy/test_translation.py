@@ -95,6 +95,18 @@ def test_a_label_of_the_old_stack_is_told_of_each_pod_of_a_workload(kept_to: dic
         assert where.items() <= made["spec"].items()
 
 
+@pytest.mark.parametrize("kept_to", [{}, {"nodeSelector": {"gpu": "on"}}], ids=["anywhere", "selector"])
+def test_pods_of_a_daemon_set_are_translated_once_and_keep_their_nodes(kept_to: dict[str, object]) -> None:
+    translations = Translations(SETTINGS)
+    for node in ("gpu-1", "gpu-2"):
+        own = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [own]}}
+        affinity = {"nodeAffinity": required}
+        made = translations.of(pod(HAMI, **kept_to, affinity=affinity), Notes(node)).pod
+        assert made["spec"]["affinity"] == affinity
+    assert translations._remembered.cache_info().misses == 1
+
+
 def test_another_namespace_has_a_template_of_its_own() -> None:
     translations = Translations(SETTINGS)
     made = pod(HAMI)
