@@ -108,8 +108,17 @@ static bool locked_for_good(struct usage *usage)
     atomic_store(lock, 0);
     return true;
 }
+/* Stopped at the worst place: between the limit that was read and the charge. Goes on soon after the limit has changed. */
+static void stopped_across_a_change(const struct policy_device *policy, uint64_t limit)
+{
+    for (unsigned turn = 0; turn < 20000 && atomic_load(&policy->limit) == limit; turn++)
+        sched_yield();
+    for (unsigned turn = 0; turn < 50; turn++)
+        sched_yield();
+}
 #else
 #define locked_for_good(usage) true
+#define stopped_across_a_change(policy, limit) ((void)0)
 #endif
 
 static bool try_reserve(const struct share *share, uint64_t bytes)
@@ -133,8 +142,8 @@ static bool try_reserve(const struct share *share, uint64_t bytes)
             return check_then_add(mine, sum, bytes, limit);
         if (!fits(sum.held + beyond, bytes, limit))
             return false;
-        for (unsigned turn = 0; DEFECT(limit_read_before) && turn < 50; turn++)
-            sched_yield();
+        if (DEFECT(limit_read_before))
+            stopped_across_a_change(policy, limit);
         atomic_fetch_add(&mine->pending, bytes);
         if (!DEFECT(limit_read_before))
             limit = atomic_load(&policy->limit);
