@@ -118,23 +118,36 @@ def test_the_image_stands_on_a_digest_and_installs_by_hash() -> None:
         (
             "buildah",
             "linux/amd64,linux/arm64",
-            ["manifest rm koordra:1", "build --platform linux/amd64,linux/arm64 --manifest koordra:1"],
+            [
+                "manifest rm koordra:1.new",
+                "build --platform linux/amd64,linux/arm64 --manifest koordra:1.new",
+                "tag koordra:1.new koordra:1",
+                "manifest rm koordra:1.new",
+            ],
         ),
     ],
 )
+@pytest.mark.parametrize("fails", [False, True])
 def test_an_image_for_several_platforms_is_a_new_list(
-    tmp_path: Path, builder: str, platform: str, told: list[str]
+    tmp_path: Path, builder: str, platform: str, told: list[str], fails: bool
 ) -> None:
     """As buildah and podman take it: --tag would name the last platform's image, and --manifest adds to a
-    list that is there."""
+    list that is there. A build that fails leaves the image of before its name."""
     program, log = tmp_path / builder, tmp_path / "log"
-    program.write_text(f'#!/bin/sh\ntest "$1" = info || echo "$@" >> {log}\n')
+    program.write_text(
+        f'#!/bin/sh\ntest "$1" = info || echo "$@" >> {log}\ntest "$1" != build || exit {int(fails)}\n'
+    )
     program.chmod(0o755)
     environment = {key: value for key, value in os.environ.items() if key not in ("BASE", "PLATFORM")}
     said = {"BUILDER": builder, "IMAGE": "koordra:1", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     if platform:
         said["PLATFORM"] = platform
-    subprocess.run([ROOT / "scripts" / "image"], env=environment | said, check=True, capture_output=True)
+    done = subprocess.run(
+        [ROOT / "scripts" / "image"], env=environment | said, check=False, capture_output=True
+    )
+    assert done.returncode == fails
+    if fails:
+        told = told[: next(at for at, line in enumerate(told) if line.startswith("build")) + 1]
     assert log.read_text().splitlines() == [
         f"{line} --file deploy/Dockerfile ." if line.startswith("build") else line for line in told
     ]
