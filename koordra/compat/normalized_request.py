@@ -5,8 +5,8 @@
 
 A share is `count` cards and, on each of them, memory and compute. Memory is an amount, a percentage of
 whatever card is chosen, or (neither) all of the card. Compute is in percent, or in TFLOPS of a precision,
-reserved and counted (nothing enforces it); 0 reserves none. `exclusive` keeps everybody else off the card
-although the share is less than all of its memory.
+reserved and counted (only some isolation backends enforce it); 0 reserves none. `exclusive` keeps everybody
+else off the card although the share is less than all of its memory.
 
 The dialects differ in what belongs together:
 
@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from koordra.api.opaque.isolation_words import COUNTING, NO_ISOLATION
 from koordra.api.opaque.parameters import CoresPolicy, DevicePolicy, NodePolicy, Scope
 from koordra.api.opaque.precision import Precision
 from koordra.quantity import canonical
@@ -110,12 +111,16 @@ class Share:
         return self.memory.whole and self.cores in (0, 100) and not self.tflops
 
     def __str__(self) -> str:
+        return self.described()
+
+    def described(self, *, counted: bool = False) -> str:
+        """In words. `counted`: what keeps the share only counts its compute."""
         if self.partition:
             which = self.profile or f"with at least {self.memory}"
             return f"{self.count} MIG {_plural(self.count, 'instance')} {which}"
         if self.memory.whole and not self.cores and not self.tflops:
             return f"{self.count} whole {_plural(self.count, 'card')}"
-        kept = "" if self.whole else " (accounting only)"
+        kept = " (accounting only)" if counted and not self.whole else ""
         compute = f" and {self.cores}% of compute{kept}" if self.cores else ""
         if self.tflops:
             compute = f" and {self.tflops} TFLOPS in {self.precision}{kept}"
@@ -186,6 +191,12 @@ class NormalizedRequest:
     device_policy: DevicePolicy | None = None
     isolation: str | None = None
     dialect: str = ""
+
+    @property
+    def counts_compute(self) -> bool:
+        """Nothing limits what compute a share uses. Without a word of its own, what most nodes keep shares by
+        does not."""
+        return (self.isolation or NO_ISOLATION) in COUNTING
 
 
 def _plural(number: int, noun: str) -> str:

@@ -25,7 +25,6 @@ from typing import Final
 from koordra.api import objects
 from koordra.api.classic.notes import Notes
 from koordra.api.objects import Fields, Object
-from koordra.api.opaque.isolation_words import COUNTING, NO_ISOLATION
 from koordra.api.opaque.parameters import NO_EFFECT
 from koordra.api.pods import containers, resource_names, with_containers
 from koordra.compat.claims import Used, claim_of
@@ -225,7 +224,7 @@ def _warn_of_compute(share: Share, view: PodView, normalized: NormalizedRequest)
     which has been told of, the limiter limits none in its preview either."""
     if not share.limited_by or share.cores_policy or not 0 < share.cores < 100:
         return
-    if (normalized.isolation or NO_ISOLATION) in COUNTING:
+    if normalized.counts_compute:
         by = f"isolation {normalized.isolation}" if normalized.isolation else "what most nodes keep shares by"
         view.notes.warn(
             share.where or view.where,
@@ -298,7 +297,7 @@ def _line(container: Container, used: Sequence[str], normalized: NormalizedReque
         return f"{called}: asks for no device"
     together = normalized.together
     own = [
-        str(share)
+        share.described(counted=normalized.counts_compute)
         for share in normalized.shares
         if share.container == container.name or together is Sharing.POD
     ]

@@ -39,6 +39,21 @@ def test_json_is_the_pod_and_then_its_template() -> None:
     assert result.stderr == "Pod team/p: container a: hami: 1 card, 10Mi of memory; request a\n"
 
 
+@pytest.mark.parametrize(
+    ("isolation", "counted"),
+    [("none", True), ("limiter", True), ("timeslicing", True), ("mps", False), ("hami-core", False)],
+)
+def test_explain_says_accounting_only_of_compute_that_nothing_limits(
+    tmp_path: Path, isolation: str, counted: bool
+) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps({"isolation": {"hami": isolation}}))
+    asked = json.dumps(asking({N + "gpumem": 10, N + "gpucores": 30}))
+    result = run("-f", "-", "--explain", "--settings", str(settings), stdin=asked)
+    told = "30% of compute (accounting only); request a" if counted else "30% of compute; request a"
+    assert told in result.stderr.splitlines()[0]
+
+
 def test_without_explain_nothing_is_told_where_nothing_is_lost() -> None:
     assert run("-f", "-", stdin=json.dumps(asking({N + "gpumem": 10}))).stderr == ""
 
