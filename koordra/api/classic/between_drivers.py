@@ -16,12 +16,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from koordra.api import names, objects
-from koordra.api.classic.driver_configs import configs, of_class
+from koordra.api.classic.driver_configs import configs, covers, of_class
 from koordra.api.classic.driver_words import BROUGHT, DRANET, TO_NVIDIA, WORDS, Words
 from koordra.api.classic.notes import Notes
 from koordra.api.classic.v1alpha2 import driver_selector
 from koordra.api.kinds import RESOURCE_GROUP
 from koordra.api.objects import Object
+from koordra.api.opaque.isolation import ONE_CARD_REMEDY, is_one_card, several_cards
 from koordra.api.reader import Reader
 
 _KINDS: Final = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
@@ -112,7 +113,9 @@ def _class(read: Reader, words: Words, notes: Notes) -> Object:
 def _devices(read: Reader, words: Words, notes: Notes) -> Object:
     made: Object = {**read.data, "requests": [_request(each, words) for each in read.each("requests")]}
     constraints = [_constraint(each, words) for each in read.each("constraints")]
-    config = configs(read, words, notes, dict(_types(read, words)))
+    types = {name: words.types.get(body.text("deviceClassName"), "") for name, body in _bodies(read)}
+    _refuse_several_by_mps(read, words, types)
+    config = configs(read, words, notes, types)
     for name, entries in (("constraints", constraints), ("config", config)):
         made.pop(name, None)
         if entries:
@@ -120,14 +123,28 @@ def _devices(read: Reader, words: Words, notes: Notes) -> Object:
     return made
 
 
-def _types(read: Reader, words: Words) -> Iterator[tuple[str, str]]:
-    """Each request, or alternative of one, with what its class gives; empty where that is not known."""
+def _bodies(read: Reader) -> Iterator[tuple[str, Reader]]:
+    """Each request, or alternative of one."""
     for request in read.each("requests"):
         name, exactly = request.text("name"), request.optional("exactly")
         if exactly is not None:
-            yield name, words.types.get(exactly.text("deviceClassName"), "")
+            yield name, exactly
         for each in request.each("firstAvailable"):
-            yield f"{name}/{each.text('name')}", words.types.get(each.text("deviceClassName"), "")
+            yield f"{name}/{each.text('name')}", each
+
+
+def _refuse_several_by_mps(read: Reader, words: Words, types: Mapping[str, str]) -> None:
+    """What koordra refuses when the claim is made. The last configuration of a request decides."""
+    for name, body in _bodies(read):
+        if types[name] != names.TYPE_GPU or (count := body.whole("count", default=1)) < 2:
+            continue
+        word = ""
+        for entry in read.each("config"):
+            parameters = entry.inner("opaque").inner("parameters")
+            if entry.inner("opaque").text("driver") == words.source and covers(entry, name):
+                word = parameters.text("isolation") or parameters.inner("sharing").text("strategy") or word
+        if is_one_card(word.lower()):
+            raise body.wrong(several_cards(count), ONE_CARD_REMEDY, at="count")
 
 
 def _request(read: Reader, words: Words) -> Object:

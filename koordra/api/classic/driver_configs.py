@@ -51,8 +51,7 @@ def configs(read: Reader, words: Words, notes: Notes, types: Mapping[str, str]) 
         parameters = opaque.inner("parameters")
         made = words.config(parameters, notes)
         if words.types:
-            named = set(map(str, entry.data.get("requests") or types))
-            covered = {name for name in types if name in named or name.partition("/")[0] in named}
+            covered = {name for name in types if covers(entry, name)}
             if made is None and _is_said(parameters) and covered & shared:
                 made = _taken_back(words)
             elif made is None and _is_said(parameters) and any(not types[name] for name in covered - {""}):
@@ -71,6 +70,12 @@ def configs(read: Reader, words: Words, notes: Notes, types: Mapping[str, str]) 
                 )
             found.extend(_placed(entry, words, parameters, made, types))
     return found
+
+
+def covers(entry: Reader, name: str) -> bool:
+    """Whether the configuration is for the request, or the alternative of one, of this name."""
+    named = set(map(str, entry.data.get("requests") or ()))
+    return not named or name in named or name.partition("/")[0] in named
 
 
 def _is_for_either(entry: Reader, made: Object, types: Mapping[str, str]) -> bool:

@@ -28,6 +28,7 @@ from typing import Final
 from koordra.api import names, objects
 from koordra.api.classic.notes import Notes
 from koordra.api.objects import Object
+from koordra.api.opaque.isolation import ONE_CARD_REMEDY, is_one_card, several_cards
 from koordra.api.opaque.parameters import API_VERSION
 from koordra.api.reader import Reader
 
@@ -140,7 +141,10 @@ def _gpus(read: Reader, to: _Target, notes: Notes) -> Asked:
             )
         if expression is not True:
             exactly["selectors"] = [{"cel": {"expression": expression}}]
-    exactly["count"] = read.between("count", 1) or 1
+    exactly["count"] = count = read.between("count", 1) or 1
+    by = read.inner("sharing").text("strategy").lower()
+    if to.driver == names.DRIVER and count > 1 and is_one_card(by):
+        raise read.wrong(several_cards(count), f"{ONE_CARD_REMEDY}, or convert --to nvidia", at="count")
     return Asked(exactly, _sharing(read, to, "GpuConfig", notes))
 
 

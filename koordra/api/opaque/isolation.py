@@ -162,6 +162,11 @@ ONE_CARD: Final = "a process is the client of one MPS daemon, which is one card'
 ONE_CARD_REMEDY: Final = "make a claim for each card, for containers of their own, or ask for whole cards"
 
 
+def several_cards(count: int) -> str:
+    """The problem of a request for so many cards, which are different ones also where they can be shared."""
+    return f"isolation mps: requested {count} cards, and {ONE_CARD}"
+
+
 def strangers(word: str, namespace: str, others: Collection[str], *, shared: bool) -> str:
     """The namespaces, among those of the card's other shares with this isolation, beside which a claim of
     the namespace may not be; empty where it may."""

@@ -33,11 +33,11 @@ from koordra.api.objects import Fields, Object
 from koordra.api.opaque import configuration, parameters
 from koordra.api.opaque.configuration import Configuration
 from koordra.api.opaque.isolation import (
-    ONE_CARD,
     ONE_CARD_REMEDY,
     IsolationPolicy,
     attribute,
     is_one_card,
+    several_cards,
 )
 from koordra.api.opaque.isolation_words import AUTO, NO_ISOLATION
 from koordra.api.opaque.parameters import Parameters
@@ -220,11 +220,9 @@ class AskedDevices:
                 yield request
 
     def several_cards(self, classes: Mapping[str, Object]) -> Iterator[InvalidInput]:
-        """Devices of one request are different ones, also where they can be shared."""
         for request in self.by_mps(classes):
             if (count := request.whole("count", default=1)) > 1:
-                problem = f"isolation mps: requested {count} cards, and {ONE_CARD}"
-                yield request.wrong(problem, ONE_CARD_REMEDY, at="count")
+                yield request.wrong(several_cards(count), ONE_CARD_REMEDY, at="count")
 
     def absent_isolations(
         self, classes: Mapping[str, Object], published: Collection[str] | None

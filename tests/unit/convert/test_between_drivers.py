@@ -77,6 +77,41 @@ def test_mps_there_and_back_it_is_the_same() -> None:
     assert convert(there.objects, target=NVIDIA).objects == (before,)
 
 
+@pytest.mark.parametrize("target", [KOORDRA, NVIDIA])
+@pytest.mark.parametrize(
+    ("count", "said", "refused"),
+    [
+        (2, [("a", "mps")], True),
+        (2, [("", "mps")], True),
+        (1, [("a", "mps")], False),
+        (2, [("b", "mps")], False),
+        (2, [("a", "mps"), ("a", "timeslicing")], False),
+        (2, [("a", "timeslicing"), ("", "mps")], True),
+        (2, [("a", "mps"), ("a", "")], True),
+    ],
+)
+def test_several_cards_by_mps_are_refused_as_at_admission(
+    target: str, count: int, said: list[tuple[str, str]], refused: bool
+) -> None:
+    """Either way: koordra has no such claim. What is said last of a request decides."""
+    words = {"mps": "MPS", "timeslicing": "TimeSlicing"}
+    here, driver = ("gpu.nvidia.com",) * 2 if target == KOORDRA else ("gpu.koordra.io", "koordra.io")
+    entries = []
+    for request, word in said:
+        of_koordra = {"isolation": word} if word else {}
+        of_nvidia = {"sharing": {"strategy": words[word]}} if word else {}
+        entries += config(driver, "GpuConfig", **(of_nvidia if target == KOORDRA else of_koordra))
+        entries[-1]["requests"] = [request] if request else []
+    obj = claim({"deviceClassName": here, "count": count}, config=entries)
+    obj["spec"]["devices"]["requests"].append({"name": "b", "exactly": {"deviceClassName": here}})
+    found = convert([obj], target=target)
+    assert bool(found.refused) == refused
+    for note in found.refused:
+        assert note.field == "spec.devices.requests[0].exactly.count"
+        assert "isolation mps: requested 2 cards, and a process is the client of one MPS" in note.problem
+        assert note.remedy.startswith("make a claim for each card")
+
+
 @pytest.mark.parametrize(
     ("obj", "target", "told"),
     [

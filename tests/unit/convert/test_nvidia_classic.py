@@ -197,6 +197,12 @@ def _same_selection(selector: dict[str, Any], target: str) -> None:
             KOORDRA,
             "koordra limits MPS by what the claim asks for",
         ),
+        (
+            "GpuClaimParameters",
+            {"count": 2, "sharing": {"strategy": "MPS"}},
+            KOORDRA,
+            "count: isolation mps: requested 2 cards, and a process is the client of one MPS daemon",
+        ),
         ("MigDeviceClaimParameters", {"profile": "1g"}, NVIDIA, "is no profile of an instance"),
         ("MigDeviceClaimParameters", {"profile": "1g.5gb", "gpuClaimName": "x"}, NVIDIA, "parentUUID"),
         ("ComputeInstanceClaimParameters", {"profile": "1c.2g.10gb"}, NVIDIA, "is no device of its own"),
