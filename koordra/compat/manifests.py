@@ -89,6 +89,9 @@ def _tell_count(obj: Object, place: str, notes: Notes) -> None:
     remedy = "bound requests.koordra.io/gpu, requests.koordra.io/gpu-memory, ... in a ResourceQuota (docs/quota.md)"
     if obj.get("kind") == "ResourceQuota":
         problem = "counts converted pods only where component legacy is installed"
+    elif obj.get("kind") == "LimitRange":  # its limits of a Container are defaults as well
+        problem = "is set in containers that do not ask by this name, or refuses their pods, and converted pods do not ask by it"
+        remedy = f"take it out, and {remedy}"
     elif any(f".{side}[" in place for side in SIDES):
         problem, remedy = "asks for devices outside of a pod, and is not converted", "write a claim by hand"
     notes.warn(place, problem, remedy)

@@ -314,6 +314,10 @@ def test_annotations_that_are_no_text_are_told() -> None:
     assert "50 is not a text; put it in quotes" in result.stderr
 
 
+LIMIT_RANGE = (
+    "is set in containers that do not ask by this name, or refuses their pods, and converted pods do not ask by it; "
+    "take it out, and bound requests.koordra.io/gpu,"
+)
 OUTSIDE = [
     (
         {
@@ -330,6 +334,17 @@ OUTSIDE = [
     (
         {"apiVersion": "x.example/v1", "kind": "Bound", "spec": {"hard": {"nvidia.com/gpu": 4}}},
         "spec.hard[nvidia.com/gpu]: counts devices by a name that claims do not use; bound requests",
+    ),
+    *(
+        (
+            {
+                "apiVersion": "v1",
+                "kind": "LimitRange",
+                "spec": {"limits": [{"type": "Container", word: {"cpu": 4, N + "gpu": 2}}]},
+            },
+            f"warning: LimitRange x: spec.limits[0].{word}[nvidia.com/gpu]: {LIMIT_RANGE}",
+        )
+        for word in ("max", "min", "default", "defaultRequest")
     ),
     (
         {
