@@ -115,7 +115,8 @@ def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
     learns = DEFAULT_POLICY in names and options["start"] == "learned" and options["table"] is None
     if options["save_table"] is not None and not learns:
         raise click.UsageError(
-            "--save-table writes what policy koordra learns before the replay; here it learns nothing"
+            "--save-table writes what policy koordra learns before the replay; here it learns nothing then: "
+            "replay koordra with --start learned, and without --table"
         )
     experiment = Experiment(
         cluster,

@@ -98,8 +98,9 @@ def test_a_table_is_for_people(lists: tuple[str, str]) -> None:
         (("--seeds", "x"), "write 42-51"),
         (("--seeds", "5-4"), "has no seed"),
         (("--machine", "hgx-h100"), "--machine says nothing of a list of OpenB pods"),
-        (("--save-table", "t", "--start", "unknown"), "here it learns nothing"),
-        (("--save-table", "t", "--policy", "random"), "here it learns nothing"),
+        (("--save-table", "t", "--start", "unknown"), "replay koordra with --start learned"),
+        (("--save-table", "t", "--policy", "random"), "replay koordra with --start learned"),
+        (("--save-table", "t", "--table", "t"), "and without --table"),
     ],
 )
 def test_complaints(lists: tuple[str, str], arguments: tuple[str, ...], words: str) -> None:
