@@ -28,7 +28,7 @@ OTHERS: dict[str, Any] = {
     "distribution": "k0s",
     "createNamespace": True,
     "keepKinds": False,
-    "configMaps": {"koordra-legacy-settings": {"legacy.yaml": "grace: 5\n"}},
+    "configMaps": {"koordra-legacy-settings": {"settings.yaml": "defaultDialect: hami\n"}},
     "controller.replicas": 3,
     **{
         f"{program}.{key}": value
@@ -98,8 +98,7 @@ def test_values_reach_what_they_name_and_nothing_else() -> None:
     other = rendered(**changed("imex.pod", POD))
     assert [name for name, obj in plain().items() if obj != other[name]] == [("DaemonSet", "koordra-imex")]
     settings = rendered(**changed("configMaps", OTHERS["configMaps"]))["ConfigMap", "koordra-legacy-settings"]
-    kept = plain()["ConfigMap", "koordra-legacy-settings"]["data"]
-    assert settings["data"] == {**kept, "legacy.yaml": "grace: 5\n"}
+    assert settings["data"] == {"settings.yaml": "defaultDialect: hami\n"}
     image = rendered(components=["nic-functions"], image={"repository": "r.example/k", "tag": "1"})
     pod = image["DaemonSet", "koordra-kubelet-plugin"]["spec"]["template"]["spec"]
     assert {each["image"] for each in (*pod["initContainers"], *pod["containers"])} == {"r.example/k:1"}
@@ -122,12 +121,26 @@ def test_values_reach_what_they_name_and_nothing_else() -> None:
             {"configMaps": {"koordra-legacy-settings": {"a": "b"}}},
             "no component of these brings such a ConfigMap",
         ),
+        (
+            {"components": ["legacy"], "configMaps": {"koordra-legacy-settings": {"legacy.yaml": "a"}}},
+            "nothing reads such a key of it; it has: settings.yaml",
+        ),
+        ({"configMaps": {"koordra-quota": {"quota.json": "{}"}}}, "it has: none of yours"),
     ],
     ids=str,
 )
 def test_what_means_nothing_is_refused_in_words(values: dict[str, Any], words: str) -> None:
     with pytest.raises(helm().HelmError, match=words):
         rendered(**values)
+
+
+def test_the_config_maps_and_keys_that_the_comment_names_are_there() -> None:
+    above = (CHART / "values.yaml").read_text().partition("\nconfigMaps:")[0].rpartition("\n\n")[2]
+    named = re.findall(r'(koordra-[a-z-]+): \{([a-z.]+): "\.\.\."\} of (?:the component )?([a-z-]+)', above)
+    assert len(named) == 3
+    for name, key, component in named:
+        of_component = rendered(components=[component], configMaps={name: {key: "mine"}})
+        assert of_component["ConfigMap", name]["data"] == {key: "mine"}
 
 
 def test_another_namespace_is_refused() -> None:
