@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from koordra import __version__
 from koordra.api import kinds, names, objects
 from koordra_devcluster.demo.installation import Installation, free_port
 from tests.cluster.nodes import add_node
@@ -151,6 +152,7 @@ def test_it_is_small_and_nobodys(archive: Path) -> None:
     assert sum(files.values()) <= MOST
     config = koordra_image.config_of(archive)
     assert (config["User"], config["Entrypoint"]) == ("65532:65532", ["koordra"])
+    assert config["Labels"]["org.opencontainers.image.version"] == __version__
     assert any(name.endswith("/site-packages/koordra/cli/main.py") for name in files)
     assert files.keys() >= {f"opt/koordra/lib/{name}" for name in ("koordra-cdi-hook", "libcuda.so.1")}
     for unwanted in ("/koordra_devcluster/", "/site-packages/pip/", "/site-packages/pytest/", "/tests/"):

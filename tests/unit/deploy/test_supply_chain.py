@@ -109,6 +109,18 @@ def test_the_image_stands_on_a_digest_and_installs_by_hash() -> None:
     assert all("--require-hashes" in one or "--no-index --no-deps" in one for one in installs)
 
 
+def test_the_image_says_what_it_is() -> None:
+    """In the labels that registries and scanners read."""
+    said = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', DOCKERFILE.rpartition("FROM ")[2]))
+    project = PROJECT["project"]
+    assert said == {
+        "title": project["name"],
+        "description": project["description"],
+        "version": project["version"],
+        "licenses": project["license"],
+    }
+
+
 @pytest.mark.parametrize(
     ("builder", "platform", "told"),
     [
