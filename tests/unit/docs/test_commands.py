@@ -1,5 +1,5 @@
 """Every `koordra ...` of every page is a command with such options; those that need no cluster and no node
-are run as they stand, and say what the page says."""
+are run as they stand, and say what the page says. What make, kubectl and Helm are told on a page is there."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from koordra.cli.cluster.dashboard.command import ADDRESS
 from koordra.cli.main import cli
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from scripts import site
+from tests.fakes.chart import of_components, rendered
 from tests.machines import catalogue
 from tests.unit.allocator.machines import claim, device_classes, node, pod, request
 
@@ -52,15 +54,18 @@ class Documented:
         return found[1:]
 
 
+def blocks(page: Path) -> Iterator[str]:
+    """What a page shows of a terminal."""
+    text = (ROOT / page).read_text()
+    yield from (body for _, language, body in FENCE.findall(text) if language in SHELL)
+    yield from re.findall(r"(?:^(?: {4,}.*|)\n)+", FENCE.sub("", text), re.MULTILINE)
+
+
 def documented() -> Iterator[Documented]:
     for page in PAGES:
-        text = (ROOT / page).read_text()
-        for _, language, body in FENCE.findall(text):
-            if language in SHELL:
-                yield from _in_block(page, body)
-        rest = FENCE.sub("", text)
-        for body in re.findall(r"(?:^(?: {4,}.*|)\n)+", rest, re.MULTILINE):
+        for body in blocks(page):
             yield from _in_block(page, body)
+        rest = FENCE.sub("", (ROOT / page).read_text())
         for line in re.findall(r"`(koordra [^`\n]+)`", re.sub(r"^ {4,}.*$", "", rest, flags=re.MULTILINE)):
             yield Documented(page, line.replace("...", "").replace("…", ""))
 
@@ -205,3 +210,51 @@ def test_it_runs_and_says_what_the_page_says(one: Documented, folder: Path) -> N
         assert line == "..." or " ".join(line.split()) in said, (
             f"{one.page}: {one.line}\nshows {line!r}, and says\n{ran.output}"
         )
+
+
+def lines_of(program: str) -> list[str]:
+    """Commands of another program that pages show, without their comments."""
+    text = "\n".join(body for page in PAGES for body in blocks(page))
+    lines = re.findall(rf"^ *(?:\$ )?({program} .*)$", text, re.MULTILINE)
+    return [re.sub(r"\s+#.*", "", line) for line in lines]
+
+
+def test_what_make_and_kubectl_are_told_is_there() -> None:
+    """Targets, files, and the workloads of koordra's namespace."""
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    prose = "".join((ROOT / page).read_text() for page in PAGES)
+    made = {
+        *re.findall(r"`make ([a-z0-9-]+)", prose),
+        *re.findall(r"\bmake ([a-z0-9-]+)", str(lines_of("make"))),
+    }
+    assert len(made) > 8
+    assert not made - targets
+    shown = "\n".join(lines_of("kubectl"))
+    files = re.findall(r" -[fk] (\S+/\S+)", shown)
+    assert len(files) > 8
+    assert not [name for name in files if not (ROOT / name).exists()]
+    workloads = {f"{kind.lower()}/{name}" for kind, name in of_components("dashboard", "profiler")}
+    named = re.findall(r"\bdeploy/koordra-[a-z-]+", shown)
+    assert len(named) >= 2
+    assert not {name.replace("deploy/", "deployment/") for name in named} - workloads
+
+
+def test_the_chart_takes_what_helm_is_told() -> None:
+    told = re.findall(r"--set '?([\w.]+)=([^'`\s]+)", "".join((ROOT / page).read_text() for page in PAGES))
+    assert len(told) > 4
+    for path, word in told:
+        value: Any = word.strip("{}").split(",") if word.startswith("{") else word
+        for key in reversed(path.split(".")):
+            value = {key: value}
+        assert rendered(**value) != rendered(), path
+
+
+def test_every_output_is_compared() -> None:
+    """Here, by the FAQ's own tests (tests/unit/explain/test_faq.py), or with a golden file."""
+    others = [one for one in ALL if one.output and one not in RUN and one.page.name != "faq.md"]
+    golden = (ROOT / "tests" / "golden" / "profiles" / "profile.txt").read_text().split("\n")
+    said = {
+        "koordra profile train -n team": [line.strip() for line in golden if line],
+        "koordra dashboard": [f"http://{ADDRESS}/"],
+    }
+    assert {one.line: list(one.output) for one in others} == said
