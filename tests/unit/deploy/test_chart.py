@@ -109,12 +109,15 @@ def test_values_reach_what_they_name_and_nothing_else() -> None:
     [
         ({"components": ["legasy"]}, "components"),
         ({"components": ["legacy", "legacy"]}, "components"),
-        ({"components": ["driver-upgrade", "gpu-operator"]}, "components"),
+        (
+            {"components": ["driver-upgrade", "gpu-operator"]},
+            "component driver-upgrade brings .*, which another one has brought: leave one of them out",
+        ),
         ({"components": ["distribution/k3s"]}, "components"),
         ({"distribution": "kind"}, "distribution"),
         ({"controler": {}}, "controler"),
         ({"controller": {"replicas": 0}}, "replicas"),
-        ({"controller": {"pod": {"containers": []}}}, "pod"),
+        ({"imex": {"pod": {"volumes": []}}}, "imex.pod.volumes: would take the place of koordra's own"),
         ({"nri": {"args": "--log-json"}}, "args"),
         ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
         (
