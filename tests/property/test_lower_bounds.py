@@ -325,6 +325,69 @@ def test_no_node_costs_the_cluster_less_than_its_bound(chapter: int) -> None:
     assert placed > 80
 
 
+def gpus_and_nics(draw: random.Random) -> Dict:
+    """A claim for both, of which selectors and constraints rule some out that are near each other."""
+    count, share = draw.choice((1, 1, 2)), draw.choice(("10", "25", "50", None))
+    half = {"memory": "40Gi"} if count == 1 and draw.random() < 0.5 else {}
+    gpu = machines.request("gpu", "gpu", count, capacity=half)
+    nic = machines.request(
+        "nic", "nic", draw.choice((count, 1, 2)), capacity={"share": share} if share else {}
+    )
+    configs, constraints = [], []
+    if draw.random() < 0.5:
+        other = f'device.attributes["koordra.io"].ibDevice != "mlx5_{draw.randint(0, 2)}"'
+        nic["exactly"]["selectors"] = [{"cel": {"expression": other}}]
+    if draw.random() < 0.3:
+        kind = draw.choice(("matchAttribute", "distinctAttribute"))
+        attribute = draw.choice(("koordra.io/numaNode", "koordra.io/pcieSwitch"))
+        constraints.append({kind: attribute, "requests": ["gpu", "nic"]})
+    if draw.random() < 0.3:
+        enforcement = draw.choice(("Required", "Preferred"))
+        configs.append(machines.joint(draw.choice(SCOPES), enforcement=enforcement))
+    return machines.claim("c", gpu, nic, configs=configs, constraints=constraints)
+
+
+@pytest.mark.parametrize("chapter", range(HUNDREDS))
+def test_no_choice_of_gpus_and_nics_costs_the_cluster_less_than_its_bound(chapter: int) -> None:
+    """None that is complete, whatever it is worth to its claim."""
+    compared = 0
+    for number in range(150):
+        draw, prices = random.Random(f"both {chapter} {number}"), list[CostPair]()
+        engine = engine_for(learned=learned(draw))
+        Manifests.of([*machines.device_classes(), *node(draw, "n", 5)]).fill(engine.index)
+        resolved = engine.resolve(ClaimGroup((ResourceClaim.from_dict(gpus_and_nics(draw)),)))
+        engine.settle()
+        info = engine.index.nodes["n"]
+        if not engine.goes_by_waste(resolved):
+            continue
+        with every_completion(prices):
+            engine.search(resolved, info, engine.index.taken, placement=engine.placement_for(resolved, 3_000))
+        for price in prices:
+            found = engine.order.value(resolved, info, price.cluster)
+            assert engine.order.least(resolved, info, alone=True) <= found, number
+            compared += 1
+    assert compared > 300
+
+
+@contextmanager
+def every_completion(prices: list[CostPair]) -> Iterator[None]:
+    """Nothing is cut from a search, and all that it completes is noted."""
+    cost = Cost.__call__
+
+    def noted(objective: Cost, search: Search) -> CostPair:
+        price = cost(objective, search)
+        if search._holds():
+            prices.append(price)
+        return price
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_module, "_PATIENCE", -1)
+        patch.setattr(search_module, "REFINEMENT", 1_500)
+        patch.setattr(Search, "_is_cut", lambda *_: False)
+        patch.setattr(Cost, "__call__", noted)
+        yield
+
+
 @pytest.mark.parametrize("policy", [one for one in SCORED if one != "FragmentationAware"])
 @pytest.mark.parametrize("chapter", range(HUNDREDS))
 def test_no_placement_costs_less_than_what_is_said_of_its_node(policy: str, chapter: int) -> None:

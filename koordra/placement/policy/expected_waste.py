@@ -178,24 +178,20 @@ class ExpectedWaste:
         request: Request,
         left: Collection[tuple[int, int]],
     ) -> list[DeviceWaste]:
-        """Choices of which one costs no more than any: of one device each that may be taken, with a NIC of
-        its group if one has some; of several the best so many times, for the first relieves a group most."""
+        """Choices of which one costs no more than any: of one device each that may be taken; of several the
+        best so many times, for the first relieves a group most. A NIC that is taken, too, only adds, and
+        which one may be beside which GPU is the search's business."""
         count = max(request.gpus, len(request.slices))
         if not count:
             return [DeviceWaste()]
         if len(request.slices) > 1:
             sums = self.mig_values.least_of_slices(devices.kind.layouts, request.slices)
             return [DeviceWaste(self.least_cost(lost), lost, 0, share) for share, lost in sums]
-        near, far = list[DeviceWaste](), list[DeviceWaste]()
-        for group in devices.groups:
-            nic = next((at for at in group.nics if state.nics[at] >= request.percent), None)
-            pairs = request.nics >= count and nic is not None
-            beside = state
-            if nic is not None and pairs:
-                beside = state._replace(nics=_less(state.nics, nic, request.percent))
-            for then in self._with_one(devices, beside, request, group.gpus, left):
-                (near if pairs else far).append(self.between(devices, state, then))
-        found = near or far
+        found = [
+            self.between(devices, state, then)
+            for group in devices.groups
+            for then in self._with_one(devices, state, request, group.gpus, left)
+        ]
         if not found or count == 1:
             return found
         cost = min([one.cost for one in found]) - INTACT * WHOLE * _MICRO
