@@ -352,11 +352,18 @@ def test_a_stateful_set_goes_in_order(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("propagation", ["Background", "Foreground", "Orphan"])
 def test_deletion_takes_what_is_owned(cluster: Cluster, propagation: str) -> None:
-    cluster.create(DEPLOYMENTS, "go", workload("go", 2))
+    made = cluster.create(DEPLOYMENTS, "go", workload("go", 2))
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "go", "uid": objects.uid(made)}
+    service = cluster.create(kinds.SERVICES, "go", {"clusterIP": "None"})
+    cluster.patch(kinds.SERVICES, "go", {"metadata": {"ownerReferences": [owner]}})
     settled(cluster, "go", 2)
     cluster.client.delete(DEPLOYMENTS, "go", namespace=PLACE, propagation=propagation)
     eventually(lambda: not cluster.mine(DEPLOYMENTS), "the Deployment's end")
     if propagation == "Orphan":
+        kept = cluster.get(kinds.SERVICES, "go")
+        assert objects.uid(kept) == objects.uid(service)
+        assert not kept["metadata"].get("ownerReferences")
+        cluster.client.delete(kinds.SERVICES, "go", namespace=PLACE)
         (left,) = cluster.mine(REPLICA_SETS, app="go")
         assert not left["metadata"].get("ownerReferences")
         assert len(cluster.pods("go")) == 2
@@ -366,6 +373,7 @@ def test_deletion_takes_what_is_owned(cluster: Cluster, propagation: str) -> Non
         assert not cluster.mine(kinds.PODS, app="go")
     eventually(lambda: not cluster.mine(REPLICA_SETS, app="go"), "the ReplicaSet's end")
     eventually(lambda: not cluster.mine(kinds.PODS, app="go"), "the pods' end")
+    eventually(lambda: not cluster.mine(kinds.SERVICES), "the Service's end")
 
 
 def test_a_deleted_job_takes_its_pods(cluster: Cluster) -> None:

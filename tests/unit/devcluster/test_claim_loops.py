@@ -199,8 +199,11 @@ def test_owned_objects_go_with_their_last_owner(loops: KubeClient) -> None:
     body = resource_slice()
     body["metadata"]["ownerReferences"] = [reference]
     loops.create(kinds.RESOURCE_SLICES, body)
+    own = {"name": "s", "namespace": "default", "ownerReferences": [reference]}
+    loops.create(kinds.SERVICES, {"metadata": own, "spec": {"clusterIP": "None"}})
     loops.delete(kinds.NODES, "n1")
     eventually(lambda: gone(loops, kinds.RESOURCE_SLICES, "s", None))
+    eventually(lambda: gone(loops, kinds.SERVICES, "s", "default"))
 
 
 def test_an_object_whose_owner_never_was_goes(loops: KubeClient) -> None:
