@@ -54,6 +54,23 @@ def test_nvml_is_asked_by_a_process_of_its_own(tmp_path: Path, monkeypatch: pyte
     )
 
 
+def test_what_lies_in_the_folder_where_koordra_is_started_is_no_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root runs `koordra node check` anywhere, also where somebody else may write: `python -m` would import
+    from there."""
+    fake = nvml_library.FakeNvml(tmp_path, nvml_library.build())
+    fake.describe(node_files.MACHINE, gpu1=_FULL)
+    for name, value in fake.environment.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "ctypes.py").write_text("open('run', 'w')")
+    monkeypatch.chdir(tmp_path / "there")
+    document = live_node.this_node().nvml(fake.library / "libnvidia-ml.so.1")
+    assert not (tmp_path / "there" / "run").exists()
+    assert read_nvml(document or "").driver_version == node_files.DRIVER
+
+
 def test_an_nvml_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = nvml_library.FakeNvml(tmp_path, nvml_library.build())
     fake.describe(node_files.MACHINE)

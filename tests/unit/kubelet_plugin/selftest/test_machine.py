@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from click.testing import CliRunner
 
+from koordra.cli.machine.machine_view import of_kind
 from koordra.cli.node.selftest import selftest
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.nvidia_driver.driver_root import DriverRoot, Home
@@ -22,6 +24,8 @@ from koordra.kubelet_plugin.selftest.machine import nvidia_smi
 from koordra.kubelet_plugin.selftest.machine.aside import aside
 from koordra.kubelet_plugin.selftest.machine.nvidia_smi import NvidiaSmi
 from koordra.kubelet_plugin.selftest.machine.scratch import scratch
+from koordra.kubelet_plugin.selftest.program_runs import Stopwatch
+from koordra.kubelet_plugin.selftest.report import Report
 from tests.fakes.descriptors import more_than_select_takes
 from tests.fakes.driver_homes import libraries
 from tests.patience import PATIENCE
@@ -131,22 +135,81 @@ def test_one_of_the_driver_s_home_is_asked_with_its_library(
     assert not NvidiaSmi(FoundHome(), tmp_path).installed
 
 
-def test_the_driver_is_where_the_operator_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[course.Settings] = []
+class Tried:
+    """A course that tries nothing: what the command has made for it."""
 
-    class Recorded:
-        def __init__(self, settings: course.Settings, *_more: object) -> None:
-            given.append(settings)
+    made: ClassVar[list[Tried]] = []
 
-        def run(self) -> None:
-            """Nothing is tried."""
+    def __init__(self, settings: course.Settings, report: Report, watch: Stopwatch) -> None:
+        self.settings, self.report, self.watch = settings, report, watch
+        self.made.append(self)
 
-    monkeypatch.setattr(course, "Course", Recorded)
+    def run(self) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tried]:
+    monkeypatch.setattr(course, "Course", Tried)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def run(*arguments: str) -> Tried:
+        found = CliRunner().invoke(selftest, ["--root", str(tmp_path), *arguments], catch_exceptions=False)
+        assert found.exit_code == 0, found.output
+        return Tried.made.pop()
+
+    return run
+
+
+def test_the_driver_is_where_the_operator_says(command: Callable[..., Tried], tmp_path: Path) -> None:
     libraries(tmp_path / "driver/lib64")
-    for more in ([], ["--driver-root", str(tmp_path / "driver")]):
-        CliRunner().invoke(selftest, ["--root", str(tmp_path), *more], catch_exceptions=False)
-    usual, named = (settings.homes.now().driver for settings in given)
-    assert usual is None
+    assert command().settings.homes.now().driver is None
+    named = command("--driver-root", str(tmp_path / "driver")).settings.homes.now().driver
     assert named is not None
     assert named.root == tmp_path / "driver"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "read", "expected"),
+    [
+        ("--root", "{tmp}", lambda made: made.settings.root, "{tmp}"),
+        ("--device", "gpu-3", lambda made: made.settings.device, "gpu-3"),
+        ("--memory", "2Gi", lambda made: made.settings.memory, str(2 << 30)),
+        ("--container", "process", lambda made: made.settings.container, "process"),
+        ("--python", "{tmp}/python", lambda made: made.settings.python, "{tmp}/python"),
+        ("--only", "share: torch*", lambda made: made.settings.only, "('share: torch*',)"),
+        ("--fabric", "10.0.0.2", lambda made: made.settings.peer, "10.0.0.2"),
+        ("--fabric-port", "2000", lambda made: made.settings.peer_port, "2000"),
+        ("--fabric-own", "10.0.0.1", lambda made: made.settings.own_address, "10.0.0.1"),
+        ("--native", "{tmp}", lambda made: made.settings.libraries[0], "{tmp}"),
+        ("--budget", "7", lambda made: made.watch.budget, "7.0"),
+        ("--report", "{tmp}/r.tar.gz", lambda made: made.report._bundle, "{tmp}/r.tar.gz"),
+    ],
+)
+def test_every_option_comes_to_the_course(
+    command: Callable[..., Tried],
+    tmp_path: Path,
+    option: str,
+    value: str,
+    read: Callable[[Tried], object],
+    expected: str,
+) -> None:
+    """What each then does is tried where a machine is made up, and for some below."""
+    (tmp_path / "python").touch()
+    assert str(read(command(option, value.format(tmp=tmp_path)))) == expected.format(tmp=tmp_path)
+
+
+@pytest.mark.parametrize("called", ["uuid", "name"])
+def test_the_card_that_is_named_is_tried(tmp_path: Path, called: str) -> None:
+    machine = of_kind("hgx-h100").machine
+    wanted = machine.gpus[3]
+    settings = course.Settings(Path("/"), tmp_path, (), device=getattr(wanted, called))
+    tried = course.Course(settings, Report(version="1"), Stopwatch(1.0))
+    assert tried._card(machine) is wanted
+
+
+@pytest.mark.parametrize(("memory", "share"), [(None, 8 << 30), (2 << 30, 2 << 30)])
+def test_the_share_is_as_large_as_is_asked(tmp_path: Path, memory: int | None, share: int) -> None:
+    settings = course.Settings(Path("/"), tmp_path, (), memory=memory)
+    tried = course.Course(settings, Report(version="1"), Stopwatch(1.0))
+    assert tried._share_of(of_kind("hgx-h100").machine.gpus[0], 0) == share

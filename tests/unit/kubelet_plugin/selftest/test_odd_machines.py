@@ -131,6 +131,15 @@ def test_what_was_mistyped_is_said_at_once(selftest: Run, gpu: GpuMachine) -> No
     assert "there is no GPU-1 to be tried" in selftest("--device", "GPU-1")["claims"]["found"]
 
 
+def test_the_interpreter_that_is_named_runs_the_programs(selftest: Run, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/run\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    asked = "--container", "process", "--only", "whole: driver-api"
+    assert problems(selftest(*asked, "--python", str(python))) == {}
+    assert "driver_api" in (tmp_path / "run").read_text()
+
+
 @pytest.fixture
 def hanging_torch(tmp_path: Path) -> str:
     (tmp_path / "site").mkdir()
