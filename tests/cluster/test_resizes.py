@@ -98,6 +98,7 @@ class Resized(Plugin):
 
 @pytest.fixture
 def plugin(client: KubeClient, kubeconfig: str, namespace: str) -> Iterator[Resized]:
+    native_build.build()  # in a fresh checkout the plugin would find no limiter to offer
     remove_node(client, NODE)
     node = add_node(client, NODE)
     with suppress(NotFound):
