@@ -110,9 +110,15 @@ class Pool:
     def uncordon(self) -> None:
         self.kubectl("uncordon", NODE)
 
-    def holds_no_claim(self) -> bool:
+    def is_empty(self) -> bool:
+        """No claim has a device, and one says that the node is cordoned."""
         claims, _ = self.client.list(kinds.RESOURCE_CLAIMS, namespace=TEAM)
-        return not any(objects.status_of(claim).get("allocation") for claim in claims)
+        events, _ = self.client.list(kinds.EVENTS, namespace=TEAM)
+        told = {
+            one["involvedObject"].get("uid") for one in events if "the node is cordoned" in one["message"]
+        }
+        free = not any(objects.status_of(claim).get("allocation") for claim in claims)
+        return free and any(objects.uid(claim) in told for claim in claims)
 
 
 def _runs(pod: Object) -> bool:
@@ -199,7 +205,7 @@ def test_a_pool_passes_to_koordra_and_back(pool: Pool, tmp_path: Path) -> None:
     pool.kubectl("apply", "-f", own)
     pool.kubectl("replace", "-f", made)
     pool.drain()
-    eventually(pool.holds_no_claim, "the end of the claims")
+    eventually(pool.is_empty, "the end of the claims")
     pool.koordra(None)
     pool.other_stack(8)
     pool.uncordon()
