@@ -90,8 +90,8 @@ class Release(Workload):
     def there(self, pod: str) -> bool:
         return pod in [objects.name(one) for one in self.client.list(kinds.PODS, namespace=self.namespace)[0]]
 
-    def budget(self, name: str, app: str, at_least: int, *, lets_go: int) -> None:
-        """Made, or changed; and what the cluster makes of it."""
+    def budget(self, name: str, app: str, at_least: int, *, lets_go: int | None = None) -> None:
+        """Made, or changed; and what the cluster makes of it, where nobody takes that up at once."""
         spec: dict[str, Any] = {"minAvailable": at_least, "selector": {"matchLabels": {"app": app}}}
         kind = kinds.POD_DISRUPTION_BUDGETS
         body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": spec}
@@ -99,6 +99,9 @@ class Release(Workload):
             self.client.create(kind, body, namespace=self.namespace)
         except Conflict:
             self.client.patch(kind, name, {"spec": spec}, namespace=self.namespace)
+
+        if lets_go is None:
+            return
 
         def settled() -> bool:
             found = self.client.get(kind, name, namespace=self.namespace)
@@ -147,9 +150,9 @@ def test_pods_go_as_their_budget_lets_them_and_bare_ones_stay(release: Release) 
     if node == NODE:
         release.told("bare", "no controller that would make it anew")
 
-    release.budget("web", "web", 1, lets_go=1)
+    release.budget("web", "web", 1)
     eventually(lambda: release.there(first) != release.there(second), "one pod's end")
-    release.budget("web", "web", 0, lets_go=1)
+    release.budget("web", "web", 0)
     eventually(lambda: not release.there(first) and not release.there(second), "the other's")
     assert release.there("bare")
     release.taint("Released")
@@ -168,7 +171,7 @@ def test_a_gang_goes_whole_or_not_at_all(release: Release) -> None:
     release.taint("Evicting")
     release.told(members[0], "PodDisruptionBudget train covers 2 of them and lets 1 go now")
 
-    release.budget("train", "train", 0, lets_go=2)
+    release.budget("train", "train", 0)
     eventually(lambda: not any(map(release.there, members)), "the gang's end")
 
 

@@ -162,7 +162,7 @@ def test_a_pod_over_its_share_is_told_and_evicted_as_its_budget_lets_it(plugin: 
     plugin.told(pod, "2048Mi")
     plugin.told(pod, f"node {NODE} asks for the eviction")
     assert plugin.there(pod)
-    plugin.budget("web", "web", 0, lets_go=1)
+    plugin.budget("web", "web", 0)
     eventually(lambda: not plugin.there(pod), "the pod's end", timeout=PATIENCE)
     over_now.clear()
     reporter.step()

@@ -80,7 +80,7 @@ def test_a_node_gets_its_own_pods_evicted_and_no_others_within_their_budget(
     asking.asks(first, name=name, node=NODES[1])
     mine = asking.asks(second, name=name, node=NODES[0])
     asking.told(second, "node koordra-test-a asks for the eviction")
-    asking.budget("served", "served", 2, lets_go=1)
+    asking.budget("served", "served", 2)
     eventually(lambda: not asking.there(second), f"the eviction of {second}", timeout=PATIENCE)
     asking.told(second, "was evicted because node koordra-test-a asked for it: OverLimit")
     mine.want([])
