@@ -10,6 +10,7 @@ ordered by their index, else by name. A kind is
     room      CPU, memory, pods and the like: how many members they leave room for
     suits     which classes the engine's predicates admit
     rooms     by which nodes are weighed (`node_scoring`), where the gang goes by that
+    avoided   by class, PreferNoSchedule taints that its pods do not tolerate
 
 The fewer kinds, the fewer questions. So what makes no difference to this gang makes no kind: room beyond what
 all its members could use, resources that none of them asks for, devices where the node is refused anyhow.
@@ -27,7 +28,14 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from koordra.allocator.predicates import HOSTNAME, labels_read, node_constraints_text, requests_of, total_of
+from koordra.allocator.predicates import (
+    HOSTNAME,
+    labels_read,
+    node_constraints_text,
+    requests_of,
+    soft_taints,
+    total_of,
+)
 from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
 from koordra.effort import spend
@@ -139,7 +147,8 @@ Refusals = tuple[tuple[Reason, ...], ...]
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeKind:
     """`info` is the first node of the kind; `where` None: no class asks for devices; `room` is what is free
-    of what is asked (None: not judged); `fixed`: a fixed member is there; `rooms`: of weighted resources."""
+    of what is asked (None: not judged); `fixed`: a fixed member is there; `rooms`: of weighted resources;
+    `avoided`: taints by class."""
 
     info: NodeInfo
     where: Where | None
@@ -147,6 +156,7 @@ class NodeKind:
     suits: tuple[bool, ...]
     fixed: bool
     rooms: Sequence[Room] = ()
+    avoided: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -222,8 +232,12 @@ class NodeKinds:
         if self._asking and not all(refusals):
             where = (info, info.generation) if self.by_identity else (info.devices, 0)
         suits, fixed = tuple(not reasons for reasons in refusals), info.name in self.fixed
-        kind = NodeKind(info, where, room, suits, fixed, () if all(refusals) else rooms)
-        return self.all.setdefault((where, room, suits, fixed, tuple(kind.rooms)), kind)
+        avoided = tuple(
+            0 if reasons else soft_taints(info.node, one.members[0].group.pods)
+            for one, reasons in zip(self.classes, refusals, strict=True)
+        )
+        kind = NodeKind(info, where, room, suits, fixed, () if all(refusals) else rooms, avoided)
+        return self.all.setdefault((where, room, suits, fixed, tuple(kind.rooms), avoided), kind)
 
     def _room(self, node: Mapping[str, Any], load: Mapping[str, Decimal]) -> tuple[Decimal | None, ...]:
         """What is free of what is asked, as far as the gang could use it; with one class in whole members."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import mul
 from typing import Any, Final
 
 from koordra.allocator.allocation_state import AllocationState
@@ -30,7 +31,7 @@ from koordra.allocator.offer import Offer
 from koordra.allocator.score import effective_policy
 from koordra.allocator.search.solution import Placed
 from koordra.effort import is_spent, spend
-from koordra.placement.candidates.node_scoring import cost_with_members
+from koordra.placement.candidates.node_scoring import WHOLE, cost_with_members
 from koordra.placement.decide import Engine
 from koordra.placement.gang.equivalence import MemberClass, NodeKind, NodeKinds
 from koordra.placement.gang.member_assignment import BARE, Alike, Fit, Rails, by_class, fit_of
@@ -70,12 +71,21 @@ class NodeFit:
     ) -> NodeCounts:
         """All counts that fit on a node of the kind. `of`: what it takes on all rails."""
         found = self._counts(kind, rails, of)
-        if not self.kinds.scores:
+        if not self.kinds.scores and not any(kind.avoided):
             return found
-        return replace(found, full={count: self._full(kind, count, rails) for count in found.takes})
+        most = 1 + (WHOLE * sum(len(one.members) for one in self.classes) if self.kinds.scores else 0)
+        return replace(
+            found,
+            full={
+                count: most * sum(map(mul, count, kind.avoided)) + self._full(kind, count, rails)
+                for count in found.takes
+            },
+        )
 
     def _full(self, kind: NodeKind, count: Count, rails: Rails | None) -> int:
         """What a node of the kind with these members costs by the operator's weights."""
+        if not self.kinds.scores:
+            return 0
 
         def placed() -> list[Placed]:
             fit = self.fit(kind, count, rails)

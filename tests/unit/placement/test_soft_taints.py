@@ -15,12 +15,14 @@ from koordra.api import names
 from koordra.api.claims import ResourceClaim
 from koordra.placement.decide import Engine
 from koordra.placement.free_amounts.state import Request
+from koordra.placement.gang import GangPlaced, GangRequest, place_gang
 from koordra.placement.manifests import Manifests
 from koordra.placement.plan import engine_for
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload import Workload, expected
 from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.placement.why_here import why_here
+from tests.fakes.gang_engine import gang_engine, member
 from tests.unit.allocator.machines import allocated, claim, device_classes, joint, machine, pod, request
 
 Dict = dict[str, Any]
@@ -68,6 +70,26 @@ def test_who_tolerates_it_is_free_to_go_there() -> None:
     assert taken(cluster, group_of(ASKED, TOLERANT)) == "a"
     assert taken(cluster, group_of(ASKED, TOLERANT, pod("q", "c"))) == "b", "one of the pods does not"
     assert taken(cluster, group_of(ASKED)) == "b", "nobody is known who does"
+
+
+@pytest.mark.parametrize("tolerations", [[], TOLERANT["spec"]["tolerations"]])
+def test_a_gang_avoids_them_where_nothing_else_is_worse(tolerations: list[Dict]) -> None:
+    """It stays on one node rather than on two without taints."""
+
+    def nodes(*others: list[Dict]) -> list[str]:
+        engine = gang_engine(
+            [*device_classes(), *node("a", CANDIDATE), *(one for own in others for one in own)]
+        )
+        members = [
+            member(f"default/{key}", [pod(key, key, tolerations=tolerations)], [claim(key, request("gpu"))])
+            for key in ("m0", "m1")
+        ]
+        found = place_gang(GangRequest("g", members, 2), engine)
+        assert isinstance(found, GangPlaced)
+        return [one.node for one in found.members]
+
+    assert nodes(node("b")) == (["a", "a"] if tolerations else ["b", "b"])
+    assert nodes(node("b", gpus=1), node("c", gpus=1)) == ["a", "a"]
 
 
 def test_hard_taints_are_no_soft_ones() -> None:

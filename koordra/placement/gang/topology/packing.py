@@ -27,8 +27,8 @@ The score, most important first; each part is a whole number and less is better:
     nodes     number of nodes
     rails     number of rails that the gang's NICs are on: members on the same rails talk through one leaf
               switch (rail_minimization); not minded where the whole gang is on one node
-    full      how full the nodes that get members are by the operator's weights, summed up (`node_scoring`); 0
-              without
+    full      PreferNoSchedule taints of their nodes that members do not tolerate, for each member; then how
+              full the nodes that get members are by the operator's weights, summed up (`node_scoring`)
     spare     GPUs left free on the nodes used (best fit)
 
 What is *preferred* comes before `apart`: the domains of every level down to the one that the gang prefers
@@ -79,7 +79,7 @@ class NodeCounts:
     member is there.
 
     `alone`: the most members that the node takes when nothing else is asked of it (no rails). `full`: what
-    the counts cost by the operator's weights, where the gang goes by them.
+    the counts cost by taints that members are to avoid and by the operator's weights, where there are some.
     """
 
     takes: Mapping[Count, tuple[int, int]]
