@@ -180,6 +180,8 @@ def test_what_is_deployed_is_of_this_version() -> None:
     shipped = [path.read_text() for path in (ROOT / "deploy" / "kustomize").rglob("*.yaml")]
     tags = {tag for text in shipped for tag in re.findall(r"(?m)^ +image: koordra:(\S+)$", text)}
     assert tags == {koordra.__version__}
+    pages = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in ("quickstart", "install"))
+    assert set(re.findall(r"koordra[:-](\d[\w.]*)\b", pages)) == {koordra.__version__}
 
 
 def test_it_is_an_alpha_until_reports_of_real_hardware_are_among_the_results() -> None:
