@@ -18,6 +18,7 @@ from tests.fakes.kustomized import (
     DISTRIBUTIONS,
     PATCHED,
     ROOT,
+    WORKLOADS,
     Objects,
     Refused,
     built,
@@ -131,6 +132,17 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
         "mounted twice: /tmp",
         "volume x is mounted nowhere",
     }
+
+
+def test_no_cluster_keeps_its_pods_from_their_priority() -> None:
+    """GKE lets pods of these classes be made only where a quota counts them."""
+    objects = of_components("dashboard", "gpu-operator", "imex", "profiler")
+    workloads = [obj for (kind, _), obj in objects.items() if kind in WORKLOADS]
+    named = {obj["spec"]["template"]["spec"].get("priorityClassName") for obj in workloads} - {None}
+    spec = objects["ResourceQuota", "koordra-critical-pods"]["spec"]
+    (scope,) = spec["scopeSelector"]["matchExpressions"]
+    assert named == set(scope["values"])
+    assert spec["hard"] == {"pods": "1M"}
 
 
 NFD = "feature.node.kubernetes.io/"
