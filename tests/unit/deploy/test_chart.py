@@ -116,6 +116,8 @@ def test_values_reach_what_they_name_and_nothing_else() -> None:
         ({"components": ["distribution/k3s"]}, "components"),
         ({"distribution": "kind"}, "distribution"),
         ({"controler": {}}, "controler"),
+        ({"controller": None}, "missing property 'controller'"),
+        ({"nri": {"args": None}}, "missing property 'args'"),
         ({"controller": {"replicas": 0}}, "replicas"),
         ({"imex": {"pod": {"volumes": []}}}, "imex.pod.volumes: would take the place of koordra's own"),
         ({"nri": {"args": "--log-json"}}, "args"),
