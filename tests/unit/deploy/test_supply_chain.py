@@ -109,6 +109,15 @@ def test_the_image_stands_on_a_digest_and_installs_by_hash() -> None:
     assert all("--require-hashes" in one or "--no-index --no-deps" in one for one in installs)
 
 
+def test_a_package_on_top_of_the_image_goes_where_its_python_looks() -> None:
+    """As docs/isolation-backends.md puts it there."""
+    page = (ROOT / "docs" / "isolation-backends.md").read_text()
+    (base,) = re.findall(r"^ARG BASE=\S+/python:(\d+\.\d+)\.", DOCKERFILE, re.MULTILINE)
+    assert f"FROM docker.io/library/python:{base}-slim AS packages\n" in page
+    assert f"COPY --from=packages /packages /opt/koordra/lib/python{base}/site-packages\n" in page
+    assert f"FROM registry.example/koordra:{PROJECT['project']['version']}\n" in page
+
+
 def test_the_image_says_what_it_is() -> None:
     """In the labels that registries and scanners read."""
     said = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', DOCKERFILE.rpartition("FROM ")[2]))
