@@ -230,7 +230,9 @@ def test_an_object_that_is_there_twice_is_refused_and_one_of_the_cluster_stays()
     assert twice.plan().nodes == {"default/a": "node-1"}
     stored = claim("a", request("gpu"))
     stored["metadata"]["uid"] = "1"
-    assert asked(*machine(), new_claim("a", request("gpu", count=9)), stored).plan().nodes
+    kept = asked(*machine(), new_claim("a", request("gpu", count=9)), stored)
+    assert kept.plan().nodes
+    assert [note for note in kept.notes if "ResourceClaim default/a: is in the cluster already" in note]
 
 
 def test_a_claim_without_a_pod_comes_after_the_pods_and_minds_what_is_cordoned() -> None:

@@ -151,6 +151,11 @@ class _Store:
             self._admit(kind, obj, _STEPS.get(kind, ()))
         elif not objects.uid(before):
             self._refuse(obj, f'{kind} "{objects.name(obj)}" already exists')
+        elif kind in (PODS, RESOURCE_CLAIMS):
+            self.warnings.append(
+                f"{objects.describe(obj)}: is in the cluster already and counts as it is there: "
+                "its spec cannot be changed, delete it before you apply this one"
+            )
 
     def _admit(self, kind: Kind, obj: Object, steps: Sequence[_Step]) -> None:
         namespace = objects.namespace(obj)
