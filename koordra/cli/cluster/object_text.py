@@ -28,7 +28,7 @@ def _pod(found: Fields, *, wide: bool) -> Iterator[str]:
     yield from wrapped(f"pod {found['namespace']}/{found['name']}: {found['phase']}{place}{gates}", 0)
     if found["gang"]:
         yield from wrapped(f"a member of gang {found['gang']} (koordra explain gang/NAME)", 2)
-    yield from _asked(found["asked"])
+    yield from _asked(found["asked"], has_claims=bool(found["claims"] or found["lacks"]))
     if found["waits"]:
         yield from wrapped(found["waits"], 2)
     if found["lacks"]:
@@ -41,7 +41,7 @@ def _pod(found: Fields, *, wide: bool) -> Iterator[str]:
         yield from (f"  {line}" for line in claim_lines(told, wide=wide))
 
 
-def _asked(asked: Fields | None) -> Iterator[str]:
+def _asked(asked: Fields | None, *, has_claims: bool) -> Iterator[str]:
     """In the words of the stack that the pod was written for."""
     if asked is None:
         return
@@ -54,6 +54,12 @@ def _asked(asked: Fields | None) -> Iterator[str]:
         units = ", ".join(f"{name} {amount}" for name, amount in asked["units"].items())
         yield from wrapped(
             f"which the webhook turned into the claims below{f'; 1Gi of a card is {units}' if units else ''}",
+            2,
+        )
+    elif has_claims:
+        yield from wrapped(
+            "besides its claims: it runs only where the other stack gives these, too. If its manifest was converted, "
+            "they are left over (kubectl apply keeps what it did not make): kubectl replace takes them out",
             2,
         )
     else:

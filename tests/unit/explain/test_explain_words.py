@@ -85,6 +85,17 @@ def test_a_limit_that_does_not_hold_is_told(objects: list[Dict], tmp_path: Path)
     assert "condition Limited: False (OverLimit): process 7 has 30Gi" in told(tmp_path, broken, "claim/share")
 
 
+def test_resources_that_stayed_in_a_converted_pod_are_told(objects: list[Dict], tmp_path: Path) -> None:
+    both = json.loads(json.dumps(objects))
+    (pod,) = (one for one in both if one["kind"] == "Pod" and one["metadata"]["name"] == "large")
+    pod["metadata"]["uid"] = "stored"
+    pod["spec"]["containers"][0].setdefault("resources", {})["limits"] = {"nvidia.com/gpu": "1"}
+    text = " ".join(told(tmp_path, both, "pod/large").split())
+    assert "NVIDIA's device plugin" in text
+    assert "besides its claims: it runs only where the other stack gives these, too" in text
+    assert "nobody turned" not in text
+
+
 def test_what_the_controller_said_is_not_told_twice() -> None:
     waits = {"reasons": [{"reason": "ExceedsDevice", "detail": "memory: requested 120Gi"}]}
     same = {**waits, "controller": "ExceedsDevice: claim c: request gpu, 2 nodes: memory: requested 120Gi"}
