@@ -70,7 +70,9 @@ def page() -> str:
 
 
 def _isolation(meaning: str) -> str:
-    return meaning.replace("Prefix of the attributes that say what", "One of the attributes that say what")
+    return meaning.replace("Prefix of the attributes by backend: whether", "Whether").replace(
+        "lets it", "lets this backend"
+    )
 
 
 def _found() -> tuple[dict[str, dict[str, str]], dict[str, dict[str, Any]]]:

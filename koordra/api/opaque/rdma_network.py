@@ -48,7 +48,7 @@ class RdmaNetwork:
     addresses: tuple[str, ...] = ()
     """With prefix length."""
     pool: str | None = None
-    """In place of addresses: from a pool of the operator (kubelet_plugin/network/address_pools.py)."""
+    """In place of addresses: from a pool of the operator (docs/rdma.md)."""
     routes: tuple[tuple[str, str], ...] = ()
     """Each with a destination, and a gateway but for what is on the link."""
     mtu: int | None = None
