@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 static int open_world(const char *folder, int flags)
@@ -53,9 +54,22 @@ struct world *world_open(const char *folder)
     return map(open_world(folder, O_RDWR));
 }
 
+/* Robust mutexes lose a wake-up: who is woken and killed before it has the lock, while somebody else has taken it meanwhile, leaves a
+ * lock that says that nobody waits. So nobody waits for longer than this without a look. */
+enum { PATIENCE_NS = 50000000 };
+
 void world_lock(struct world *world)
 {
-    if (pthread_mutex_lock(&world->lock) == EOWNERDEAD)
+    int result = pthread_mutex_trylock(&world->lock);
+    while (result == EBUSY || result == ETIMEDOUT) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += PATIENCE_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        result = pthread_mutex_timedlock(&world->lock, &until);
+    }
+    if (result == EOWNERDEAD)
         pthread_mutex_consistent(&world->lock);
 }
 

@@ -1,5 +1,6 @@
 /* Start, end, slots, locks: what happens to a claim when processes come and go, in whatever way. */
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -84,6 +85,33 @@ TEST(nobody_waits_for_a_killed_process)
     start_cuda();
     OK(cuMemAlloc_v2(&pointer, GIB));
     check_books();
+}
+
+static void take_the_worlds_lock(void *argument)
+{
+    struct together *together = argument;
+    together->ready++;
+    world_lock(world);
+    together->done++;
+    world_unlock(world);
+}
+
+/* The fake driver's own lock, where a process that was woken has been killed before it was its turn: glibc's mutex then says that
+ * nobody waits, as is said here for it. */
+TEST(a_killed_waiter_of_the_fake_driver_stops_nobody)
+{
+    begin(.no_context = true);
+    struct together *together = share_page();
+    world_lock(world);
+    pid_t other = other_process(take_the_worlds_lock, together);
+    _Atomic int *word = (_Atomic int *)&world->lock.__data.__lock;
+    while (!(atomic_load(word) & FUTEX_WAITERS))
+        nap(1);
+    nap(20);
+    atomic_fetch_and(word, (int)~FUTEX_WAITERS);
+    world_unlock(world);
+    wait_for(&together->done, 1);
+    status_of(other);
 }
 
 static void free_after_a_neighbour_died(void *argument)
