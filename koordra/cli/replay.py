@@ -115,7 +115,7 @@ def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
     learns = DEFAULT_POLICY in names and options["start"] == "learned" and options["table"] is None
     if options["save_table"] is not None and not learns:
         raise click.UsageError(
-            "--save-table writes what policy koordra learns before the replay; here it learns nothing then: "
+            "--save-table writes what policy koordra learns before the replay; here it learns nothing: "
             "replay koordra with --start learned, and without --table"
         )
     experiment = Experiment(
