@@ -13,12 +13,16 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from koordra.cli.main import cli
+from koordra.topology import presets
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.long
 
 PRESETS = ROOT / "koordra" / "topology" / "presets"
+"""Descriptions, and what they lay over."""
 EXAMPLE = "gpu-share-with-nic"
 
 
@@ -61,7 +65,7 @@ def test_the_wheels_hold_the_examples_and_machines_and_no_native_code(wheels: li
         for path in folder.rglob("*"):
             assert not path.is_file() or f"koordra/_deploy/{path.relative_to(ROOT / 'deploy')}" in of_koordra
     assert "koordra/_deploy/kustomize/base/deviceclasses.yaml" in of_koordra
-    assert {f"koordra/topology/presets/{path.name}" for path in PRESETS.glob("*.yaml")} <= of_koordra
+    assert {f"koordra/topology/presets/{path.name}" for path in PRESETS.glob("*.*ml")} <= of_koordra
     assert not [name for name in of_koordra | of_double if name.endswith(".so")], (
         "any machine may install them"
     )
@@ -77,3 +81,11 @@ def test_an_example_runs_from_them(installed: Path, tmp_path: Path) -> None:
     found = ran(installed, "koordra", "demo", "--example", EXAMPLE, "-o", "json", at=tmp_path)
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)
+
+
+@pytest.mark.parametrize("machine", [name for name in presets.names() if presets.load(name).overlay])
+def test_a_machine_is_what_it_is_in_a_checkout(installed: Path, tmp_path: Path, machine: str) -> None:
+    shown = ["topology", "--machine", machine, "-o", "json"]
+    found, here = ran(installed, "koordra", *shown, at=tmp_path), CliRunner().invoke(cli, shown)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == here.stdout

@@ -1,4 +1,4 @@
-"""The machines under this folder, by name."""
+"""The machines that come with koordra, by name; this folder has what is expected of each."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ from koordra.topology.presets import Preset
 from koordra.topology.problems import Discovery
 
 HERE = Path(__file__).parent
-NAMES = sorted(
-    folder.name for folder in HERE.iterdir() if folder.is_dir() and not folder.name.startswith("__")
-)
+NAMES = presets.names()
 SERIAL = "node-a"
 
 
 @cache
 def load(name: str) -> Preset:
-    """The description in the folder, or the preset of the folder's name."""
-    described = HERE / name / "machine.yaml"
-    return presets.load_file(described, name=name) if described.exists() else presets.load(name)
+    return presets.load(name)
 
 
 def machine(name: str) -> Machine:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from koordra.api.objects import Object
 from koordra.api.opaque.isolation_words import NO_ISOLATION
+from koordra.topology.presets import Preset
 from koordra_devcluster.controllers.operators.definitions import definitions
 from koordra_devcluster.demo import gangs, limiter, manifests
 from koordra_devcluster.demo.installation import documents, free_port, own_definitions, shipped
@@ -69,13 +70,15 @@ def control_plane(layout: Layout, *, port: int, needs: Needs) -> list[Program]:
     return [Program("control-plane", (*arguments, "--kubeconfig", str(layout.kubeconfig), *more))]
 
 
-def node_programs(layout: Layout, *, needs: Needs, webhook_port: int) -> list[Program]:
+def node_programs(
+    layout: Layout, machines: Mapping[str, Preset], *, needs: Needs, webhook_port: int
+) -> list[Program]:
     """The controller, and for each node its kubelet, koordra's kubelet plugin and koordra's NRI hook."""
     access = ("--kubeconfig", str(layout.kubeconfig))
     served = _served(needs, webhook_port)
     programs = [Program("controller", ("controller", "--no-leader-elect", *access, *served, *_metrics()))]
     labelled = gangs.node_labels(layout.nodes)
-    for name in layout.nodes:
+    for name, machine in machines.items():
         folder = layout.node(name)
         state = folder / "kubelet" / "plugins" / "koordra.io"
         # Without it, a container created before the hook has registered would be made without the hook.
@@ -102,6 +105,7 @@ def node_programs(layout: Layout, *, needs: Needs, webhook_port: int) -> list[Pr
             "--root",
             str(folder / "machine"),
             *isolation,
+            *(("--overlay", str(machine.overlay)) if machine.overlay else ()),
             *access,
             # Machines without either offer nothing else by them.
             "--mig",

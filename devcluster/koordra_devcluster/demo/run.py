@@ -99,7 +99,9 @@ class Demo:
             installation.apply()
         for obj in service_of_this_machine(self.webhook_port):
             put(client, obj)
-        programs = node_programs(self.layout, needs=self._needs, webhook_port=self.webhook_port)
+        programs = node_programs(
+            self.layout, self.machines, needs=self._needs, webhook_port=self.webhook_port
+        )
         write_prometheus(self.layout, programs)
         for program in programs:
             self.processes.start(program)

@@ -16,8 +16,8 @@ from koordra.cli.options import say
     "--machine",
     "--preset",
     metavar="NAME",
-    help="A kind of machine: one that comes with koordra (hgx-h100, dgx-a100), a folder of tests/machines in a "
-    "checkout, or the path of a machine.yaml.",
+    help="A kind of machine: one that comes with koordra (hgx-h100, aws-p4d-24xlarge, ...; an unknown "
+    "name lists them), or the path of a machine.yaml.",
 )
 @click.option(
     "--root",

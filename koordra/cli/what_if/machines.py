@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import koordra
 from koordra.api.objects import Fields, Object
 from koordra.controller.autoscale.node_groups import NodeGroup, node_with_slices
 from koordra.errors import InvalidInput
@@ -73,21 +72,14 @@ def _nodes(name: str, count: int, called: str) -> Iterator[Object]:
 
 
 def _kind(name: str) -> presets.Preset:
-    """By the name of a preset or a folder in the checkout, or by path."""
+    """By the name of a preset, or by path."""
     path = Path(name)
     if path.is_file():
         return presets.load_file(path, name=path.parent.name if path.stem == "machine" else path.stem)
-    if (path / "machine.yaml").is_file():
-        return presets.load_file(path / "machine.yaml", name=path.resolve().name)
-    folders = Path(koordra.__file__).resolve().parent.parent / "tests" / "machines"
-    described = {file.parent.name: file for file in sorted(folders.glob("*/machine.yaml"))}
-    if name in described:
-        return presets.load_file(described[name], name=name)
     if name in presets.names():
         return presets.load(name)
-    known = sorted({*presets.names(), *described})
     raise InvalidInput(
         f"there is no machine {name!r}",
         field="--machine",
-        remedy=f"give the path of a machine.yaml, or one of {', '.join(known)}",
+        remedy=f"give the path of a machine.yaml, or one of {', '.join(presets.names())}",
     )

@@ -15,6 +15,7 @@ from koordra.cli.cluster.explain import explain
 from koordra.cli.plan import plan_command
 from koordra.cli.what_if.machines import machine_nodes
 from koordra.errors import InvalidInput
+from koordra.topology import presets
 from tests.unit.allocator.machines import claim, joint, request
 
 Dict = dict[str, Any]
@@ -56,8 +57,7 @@ def test_machines_of_one_kind_may_be_asked_for_twice(tmp_path: Path) -> None:
 
 def test_a_description_of_a_machine_does_as_well(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    here = Path(__file__).parents[2] / "machines" / "t4x4-1nic" / "machine.yaml"
-    file.write_text(here.read_text())
+    file.write_text((Path(presets.__file__).parent / "t4x4-1nic.yaml").read_text())
     (name,) = [objects.name(one) for one in machine_nodes([str(file)]) if one["kind"] == "Node"]
     assert name.endswith("-mine-0000")
 

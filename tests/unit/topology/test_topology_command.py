@@ -20,6 +20,7 @@ from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.node_state import prepared_claim
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
+from koordra.topology import presets
 from koordra.topology.pictures.text import gpu_nic_matrix, matrix
 from koordra.topology.presets import write_machine
 from tests.machines import catalogue
@@ -74,22 +75,16 @@ def test_a_root_shows_what_is_there_and_problems_go_to_stderr(tmp_path: Path) ->
 
 @pytest.mark.long
 @pytest.mark.parametrize("option", ["--machine", "--preset"])
-def test_a_preset_a_folder_of_the_checkout_and_a_path_are_machines(option: str) -> None:
-    for name in (
-        "dgx-a100",
-        "nps4",
-        str(catalogue.HERE / "nps4"),
-        str(catalogue.HERE / "nps4" / "machine.yaml"),
-    ):
-        kind = catalogue.load(Path(name).name if "machine.yaml" not in name else "nps4")
+def test_a_preset_and_a_path_are_machines(option: str) -> None:
+    for name in ("dgx-a100", str(Path(presets.__file__).parent / "nps4.yaml")):
+        kind = catalogue.load(Path(name).stem)
         gpus = len(kind.document["gpus"])
         assert run(option, name).stdout.count("\n  GPU") == gpus
 
 
 @pytest.mark.parametrize("output", ["table", "tree", "json", "yaml", "svg", "dot"])
 def test_what_is_laid_over_is_marked_in_every_output(output: str) -> None:
-    folder = str(catalogue.HERE / "vm-flat")
-    result = run("--machine", folder, "-o", output)
+    result = run("--machine", "vm-flat", "-o", output)
     assert result.stderr == "", "the file answers what sysfs leaves open"
     marks = {
         "table": "PIX*",

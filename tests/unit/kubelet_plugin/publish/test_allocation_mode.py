@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,8 +206,11 @@ def test_what_another_instance_has_ended_is_not_begun_again(node: Node) -> None:
     assert node.sync() == SCHEDULER
 
 
-def test_a_live_node_whose_label_changes_goes_into_quarantine(tmp_path: Path, machine_root: Path) -> None:
-    with RunningPlugin(tmp_path, machine_root).serving() as plugin:
+def test_a_live_node_whose_label_changes_goes_into_quarantine(machine_root: Path) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="k") as folder,  # short: unix sockets live in it
+        RunningPlugin(Path(folder), machine_root).serving() as plugin,
+    ):
         assert wait_for(lambda: plugin.api.slices)
         plugin.api.node["metadata"]["labels"] = {names.MODE_LABEL: names.MODE_NATIVE}
         plugin.api.annotate_node()
